@@ -1,0 +1,37 @@
+# Everything starts from a bare machine with python3 and make: the targets make
+# the virtual environment themselves and install the pinned versions.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test fast lint types format clean
+
+demo: $(STAMP)
+	$(BIN)/onebasin demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+fast: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m fast
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/pyright
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,lint]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache

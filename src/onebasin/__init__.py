@@ -1,0 +1,1 @@
+"""OneBasin: move posteriors of Bayesian neural networks into one basin."""
