@@ -1,0 +1,99 @@
+"""A weighted mixture of posteriors over the same params."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.posterior.noise import check_count
+from onebasin.posterior.relabelling import Move, keep
+from onebasin.trees import Tree, all_arrays, check_same_shapes
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Mixture:
+    """Σ_k weights[k] · components[k]; each component carries running statistics of its own."""
+
+    components: tuple[Any, ...]
+    weights: jax.Array
+
+    def __post_init__(self) -> None:
+        if not self.components:
+            raise ValueError("a Mixture needs at least one component")
+        if not all_arrays((self.components, self.weights)):
+            return
+        if np.shape(self.weights) != (len(self.components),):
+            raise ValueError(
+                f"a Mixture of {len(self.components)} components needs as many weights, "
+                f"got shape {np.shape(self.weights)}"
+            )
+        if not isinstance(self.weights, jax.core.Tracer):
+            weights = np.asarray(self.weights)
+            # 1e-5 leaves room for float32 weights that were normalised by a division.
+            if (weights < 0).any() or not abs(weights.sum() - 1) < 1e-5:
+                raise ValueError(
+                    f"the weights of a Mixture must be positive and sum to 1, got {weights}"
+                )
+        for k, component in enumerate(self.components[1:], start=1):
+            check_same_shapes(self.like, component.like, f"component {k} of a Mixture")
+
+    @property
+    def like(self) -> Tree:
+        """A tree with the structure, shapes and dtypes of one params tree."""
+        return self.components[0].like
+
+    def sample(self, count: int | None = None, *, key: jax.Array) -> Tree:
+        return self._choose(lambda c, k: c.sample(count, key=k), count, key=key)
+
+    def states(self, count: int | None = None, *, key: jax.Array) -> Tree:
+        """The running statistics that belong to `sample(count, key=key)`, or None."""
+        return self._choose(lambda c, k: c.states(count, key=k), count, key=key)
+
+    def _choose(self, draw: Callable, count: int | None, *, key: jax.Array) -> Tree:
+        """Draw from every component, then keep, for each draw, the component that was picked.
+
+        The pick inverts the cumulative weights at a stratified uniform: the share of draws
+        from a component is within one draw of its weight, which takes the picking noise out
+        of the predictive, and each draw alone still has the mixture's law.
+        """
+        check_count(count)
+        pick_key, *keys = jax.random.split(key, len(self.components) + 1)
+        n = 1 if count is None else count
+        offset_key, order_key = jax.random.split(pick_key)
+        uniform = (jnp.arange(n) + jax.random.uniform(offset_key)) / n
+        uniform = jax.random.permutation(order_key, uniform)
+        picks = jnp.searchsorted(jnp.cumsum(self.weights), uniform, side="right")
+        picks = jnp.clip(picks, 0, len(self.components) - 1)
+        drawn = [draw(c, k) for c, k in zip(self.components, keys, strict=True)]
+
+        def leaf(*options: jax.Array) -> jax.Array:
+            if count is None:
+                return jnp.stack(options)[picks[0]]
+            shape = (count,) + (1,) * (options[0].ndim - 1)
+            return jnp.select([(picks == k).reshape(shape) for k in range(len(options))], options)
+
+        return jax.tree.map(leaf, *drawn)
+
+    def moments(self) -> tuple[Tree, Tree]:
+        """Mean and standard deviation, by the law of total variance."""
+        means, stds = zip(*(c.moments() for c in self.components), strict=True)
+
+        def average(*leaves: jax.Array) -> jax.Array:
+            return jnp.tensordot(self.weights.astype(leaves[0].dtype), jnp.stack(leaves), axes=1)
+
+        mean = jax.tree.map(average, *means)
+        within = jax.tree.map(lambda *s: average(*(x**2 for x in s)), *stds)
+        between = jax.tree.map(lambda m, *ms: average(*((x - m) ** 2 for x in ms)), mean, *means)
+        return mean, jax.tree.map(lambda a, b: jnp.sqrt(a + b), within, between)
+
+    def log_prob(self, params: Tree) -> jax.Array:
+        terms = jnp.stack([c.log_prob(params) for c in self.components])
+        return jax.scipy.special.logsumexp(terms, b=self.weights)
+
+    def relabel(self, move: Move, move_state: Move = keep) -> "Mixture":
+        """Apply one relabelling of coordinates to every component."""
+        return Mixture(tuple(c.relabel(move, move_state) for c in self.components), self.weights)

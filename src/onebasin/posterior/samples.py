@@ -1,0 +1,108 @@
+"""A posterior held as draws: HMC chains, ensemble members."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.posterior.noise import check_count
+from onebasin.posterior.relabelling import Move, keep
+from onebasin.trees import Tree, all_arrays, leaves_by_path
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Samples:
+    """Draws along a leading axis of every leaf, with the chain (or member) each came from.
+
+    Running statistics differ between members, so `state` too has a leading axis of draws.
+    """
+
+    draws: Tree
+    chain: jax.Array = None  # pyright: ignore[reportAssignmentType]  # zeros unless given
+    state: Tree = None
+
+    def __post_init__(self) -> None:
+        if not all_arrays((self.draws, self.chain, self.state)):
+            return
+        shapes = {name: np.shape(leaf) for name, leaf in leaves_by_path(self.draws).items()}
+        if not shapes:
+            raise ValueError("Samples need at least one leaf of draws")
+        first = next(iter(shapes))
+        for name, shape in shapes.items():
+            if not shape or shape[0] != shapes[first][0]:
+                raise ValueError(
+                    f"leaf '{name}' has shape {shape} where a leading axis of "
+                    f"{shapes[first][:1]} draws is expected, as in leaf '{first}'"
+                )
+        draws = shapes[first][0]
+        if draws == 0:
+            raise ValueError("Samples hold no draw at all; give at least one")
+        if self.chain is None:
+            object.__setattr__(self, "chain", jnp.zeros(draws, jnp.int32))
+        elif np.shape(self.chain) != (draws,):
+            raise ValueError(
+                f"chain has shape {np.shape(self.chain)}; give one number for each of {draws} draws"
+            )
+        for name, leaf in leaves_by_path(self.state).items():
+            if np.shape(leaf)[:1] != (draws,):
+                raise ValueError(
+                    f"state leaf '{name}' has shape {np.shape(leaf)}; "
+                    f"stack one state for each of the {draws} draws"
+                )
+
+    @property
+    def num_draws(self) -> int:
+        return jax.tree.leaves(self.draws)[0].shape[0]
+
+    @property
+    def like(self) -> Tree:
+        """A tree with the structure, shapes and dtypes of one params tree."""
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.draws
+        )
+
+    def draw(self, index: int) -> Tree:
+        """The params of one draw."""
+        return jax.tree.map(lambda leaf: leaf[index], self.draws)
+
+    def sample(self, count: int | None = None, *, key: jax.Array) -> Tree:
+        """Draws chosen at random; without replacement while there are enough of them."""
+        picks = self._picks(count, key=key)
+        return jax.tree.map(lambda leaf: leaf[picks], self.draws)
+
+    def states(self, count: int | None = None, *, key: jax.Array) -> Tree:
+        """The running statistics that belong to `sample(count, key=key)`, or None."""
+        picks = self._picks(count, key=key)
+        return jax.tree.map(lambda leaf: leaf[picks], self.state)
+
+    def _picks(self, count: int | None, *, key: jax.Array) -> jax.Array:
+        """Whole passes over the draws, each in an order of its own: no draw twice before all once.
+
+        Asking for exactly as many as there are gives each draw once, so the predictive of an
+        ensemble is its plain average.
+        """
+        check_count(count)
+        n = self.num_draws
+        if count is None:
+            return jax.random.randint(key, (), 0, n)
+        passes = jax.vmap(lambda k: jax.random.permutation(k, n))(
+            jax.random.split(key, -(-count // n))
+        )
+        return passes.reshape(-1)[:count]
+
+    def moments(self) -> tuple[Tree, Tree]:
+        """Mean and (maximum-likelihood, 1/n) standard deviation of every coordinate."""
+        mean = jax.tree.map(lambda leaf: leaf.mean(0), self.draws)
+        std = jax.tree.map(lambda leaf: leaf.std(0), self.draws)
+        return mean, std
+
+    def log_prob(self, params: Tree) -> jax.Array:
+        raise TypeError(
+            "Samples have no density; fit one first with compact(samples, symmetry=...)"
+        )
+
+    def relabel(self, move: Move, move_state: Move = keep) -> "Samples":
+        """Apply one relabelling of coordinates to every draw."""
+        return Samples(move(self.draws, 1), self.chain, move_state(self.state, 1))

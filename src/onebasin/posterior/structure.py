@@ -1,0 +1,61 @@
+"""The container structure of a params tree as JSON, so that a file gives the same tree back.
+
+Dictionaries (string or integer keys), lists, tuples and None are written down.
+Other containers (an Equinox module, a named tuple) are kept by key path only, and
+`load(path, like=...)` puts the arrays back into a tree of the caller's.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from onebasin.trees import Tree, first_difference, leaves_by_path, shapes_by_path
+
+
+def describe(tree: Tree) -> Any:
+    """A JSON value that `rebuild` turns back into the containers of `tree`."""
+    if tree is None:
+        return None
+    if type(tree) is dict:
+        if all(isinstance(k, str) for k in tree):
+            return {"dict": {k: describe(tree[k]) for k in sorted(tree)}}
+        if all(isinstance(k, int) for k in tree):
+            return {"int-dict": {str(k): describe(tree[k]) for k in sorted(tree)}}
+    if type(tree) in (list, tuple):
+        return {type(tree).__name__: [describe(child) for child in tree]}
+    if jax.tree_util.all_leaves([tree]):
+        return "leaf"
+    return {"paths": list(leaves_by_path(tree))}
+
+
+def rebuild(shape: Any, arrays: dict[str, np.ndarray], path: tuple[str, ...] = ()) -> Tree:
+    """The tree that `describe` described, with the arrays stored under its key paths.
+
+    What had containers of another kind comes back as a dictionary of its key paths.
+    """
+    if shape is None:
+        return None
+    if shape == "leaf":
+        return arrays["/".join(path) or "params"]
+    ((kind, children),) = shape.items()
+    if kind == "dict":
+        return {k: rebuild(child, arrays, (*path, k)) for k, child in children.items()}
+    if kind == "int-dict":
+        return {int(k): rebuild(child, arrays, (*path, k)) for k, child in children.items()}
+    if kind in ("list", "tuple"):
+        rebuilt = [rebuild(c, arrays, (*path, str(i))) for i, c in enumerate(children)]
+        return rebuilt if kind == "list" else tuple(rebuilt)
+    if kind == "paths":
+        return {name: arrays["/".join((*path, name))] for name in children}
+    raise ValueError(f"unknown container '{kind}'")
+
+
+def rebuild_like(like: Tree, arrays: dict[str, np.ndarray], lead: int) -> Tree:
+    """The stored arrays in the containers of `like`; an error names the leaf that differs."""
+    given = {name: tuple(a.shape) for name, a in arrays.items()}
+    difference = first_difference(shapes_by_path(like), given, lead)
+    if difference:
+        raise ValueError(f"the file does not fit the tree given as like=: {difference}")
+    names = list(leaves_by_path(like))
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in names])
