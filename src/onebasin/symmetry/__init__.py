@@ -1,0 +1,9 @@
+"""Permutation symmetries of networks, found by tracing them."""
+
+from onebasin.symmetry.permutation import Permutation as Permutation
+from onebasin.symmetry.permutation import Transpositions as Transpositions
+from onebasin.symmetry.permutation import stack as stack
+from onebasin.symmetry.permutation import transpositions as transpositions
+from onebasin.symmetry.symmetry import Group as Group
+from onebasin.symmetry.symmetry import Place as Place
+from onebasin.symmetry.symmetry import Symmetry as Symmetry

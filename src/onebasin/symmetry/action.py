@@ -1,0 +1,135 @@
+"""The only code that permutes anything: gathering along the axes of a tree's leaves."""
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.symmetry.layout import Layout, gather_index, moves
+from onebasin.trees import Tree, path_name
+
+BLOCK_BYTES = 1 << 17  # a block and its gathered copy stay in the second-level cache
+PARALLEL_BYTES = 1 << 20  # below this, handing work to threads costs more than it saves
+
+
+def move_tree(
+    tree: Tree,
+    lead: int,
+    layouts: Mapping[str, tuple[Layout, ...]],
+    indices: Mapping[str, np.ndarray],
+) -> Tree:
+    """Every leaf gathered along its axes by the groups' indices, after `lead` leading axes."""
+    cache: dict[Layout, np.ndarray] = {}
+
+    def index_of(layout: Layout) -> np.ndarray:
+        if layout not in cache:
+            cache[layout] = gather_index(layout, indices)
+        return cache[layout]
+
+    def move(path: Any, leaf: Any) -> Any:
+        by_axis = {
+            axis + lead: index_of(layout)
+            for axis, layout in enumerate(layouts.get(path_name(path), ()))
+            if moves(layout)
+        }
+        return gather(leaf, by_axis) if by_axis else leaf
+
+    return jax.tree_util.tree_map_with_path(move, tree)
+
+
+def gather(array: Any, by_axis: Mapping[int, np.ndarray]) -> Any:
+    """new[..., i, ...] = old[..., index[i], ...] along each of the given axes.
+
+    An index of two dimensions, [draws, n], moves each entry of the leading axis by its own row.
+    """
+    stacked = any(index.ndim == 2 for index in by_axis.values())
+    if stacked and 0 in by_axis:
+        raise ValueError("a stacked permutation moves Samples, whose leaves hold stacked draws")
+    draws = next((len(index) for index in by_axis.values() if index.ndim == 2), None)
+    if draws is not None and draws != array.shape[0]:
+        raise ValueError(
+            f"the permutation is a stack of {draws} but there are {array.shape[0]} draws"
+        )
+    if isinstance(array, jax.core.Tracer) or not _on_host(array):
+        return _gather_traced(array, by_axis, stacked)
+    host = np.asarray(array)
+    moved = _empty_aligned(host)
+    if stacked:
+        for i, (out, draw) in enumerate(zip(moved, host, strict=True)):
+            _take(out, draw, {a - 1: p[i] if p.ndim == 2 else p for a, p in by_axis.items()})
+    else:
+        _take(moved, host, by_axis)
+    return jax.device_put(moved, may_alias=True) if isinstance(array, jax.Array) else moved
+
+
+def _take(out: np.ndarray, array: np.ndarray, by_axis: Mapping[int, np.ndarray]) -> None:
+    """Gather on the host, a block of the first axis at a time.
+
+    XLA's gather on the CPU costs several times a copy. Here whole rows are copied for the
+    first axis, and the block they make is still in the cache when its other axes are gathered.
+    Blocks are independent, so large arrays use all cores (numpy's take drops the GIL).
+    """
+    others = [axis for axis in by_axis if axis != 0]
+    rows = max(1, BLOCK_BYTES // max(array[:1].nbytes, 1))
+
+    def block(start: int) -> None:
+        stop = min(start + rows, len(array))
+        part = array[by_axis[0][start:stop]] if 0 in by_axis else array[start:stop]
+        for axis in others[:-1]:
+            part = part.take(by_axis[axis], axis=axis)
+        if others:
+            part.take(by_axis[others[-1]], axis=others[-1], out=out[start:stop], mode="clip")
+        else:
+            out[start:stop] = part
+
+    starts = range(0, len(array), rows)
+    if array.nbytes < PARALLEL_BYTES or len(starts) == 1:
+        for start in starts:
+            block(start)
+    else:
+        list(_threads().map(block, starts))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="onebasin-gather")
+
+
+def _empty_aligned(like: np.ndarray) -> np.ndarray:
+    """Uninitialised memory that JAX can take over without a copy, which needs 64-byte alignment."""
+    buffer = np.empty(like.nbytes + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
+
+
+def _on_host(array: Any) -> bool:
+    if not isinstance(array, jax.Array):
+        return True
+    return all(device.platform == "cpu" for device in array.devices()) and (
+        array.is_fully_addressable and len(array.devices()) == 1
+    )
+
+
+def _gather_traced(array: Any, by_axis: Mapping[int, np.ndarray], stacked: bool) -> Any:
+    array = jnp.asarray(array)
+    if not stacked:
+        for axis, index in by_axis.items():
+            array = jnp.take(array, index, axis=axis, unique_indices=True, mode="clip")
+        return array
+    draws = array.shape[0]
+    rows = {
+        axis: jnp.asarray(np.broadcast_to(index, (draws, index.shape[-1])))
+        for axis, index in by_axis.items()
+    }
+    return jax.vmap(lambda a, r: _gather_rows(a, r))(array, rows)
+
+
+def _gather_rows(array: Any, by_axis: Mapping[int, Any]) -> Any:
+    for axis, index in by_axis.items():
+        array = jnp.take(array, index, axis=axis - 1, unique_indices=True, mode="clip")
+    return array

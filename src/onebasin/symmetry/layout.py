@@ -1,0 +1,131 @@
+"""How the units of the groups lie along one axis of an array.
+
+An axis is a sequence of positions. Its layout says which of them belong to which
+unit: `Units` is one group's units in order, `Fixed` are positions that must stay,
+`Product` is the row-major product of its parts (a flattened H×W×C is
+`Product((Fixed(49), Units("conv", 16)))`), and `Concat` lays its parts one after
+another (fused gates, dense connections). Layouts nest.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Positions that no permutation moves."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units of one group, in order."""
+
+    group: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """Row-major product: the last part runs fastest."""
+
+    parts: "tuple[Layout, ...]"
+
+    @property
+    def size(self) -> int:
+        return prod(part.size for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Concat:
+    """Parts one after another."""
+
+    parts: "tuple[Layout, ...]"
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+
+Layout = Fixed | Units | Product | Concat
+
+
+def gather_index(layout: Layout, permutations: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The index along an axis that moves it by the groups' permutations: new = old[index].
+
+    Permutations may be stacked, [draws, n]; so is the index then.
+    """
+    match layout:
+        case Fixed(size):
+            return np.arange(size)
+        case Units(group, _):
+            return permutations[group]
+        case Product(parts):
+            index = np.zeros(1, np.int64)
+            for part in parts:
+                inner = gather_index(part, permutations)
+                index = index[..., :, None] * part.size + inner[..., None, :]
+                index = index.reshape(*index.shape[:-2], -1)
+            return index
+        case Concat(parts):
+            pieces, start = [], 0
+            for part in parts:
+                pieces.append(gather_index(part, permutations) + start)
+                start += part.size
+            lead = np.broadcast_shapes(*(piece.shape[:-1] for piece in pieces))
+            pieces = [np.broadcast_to(p, (*lead, p.shape[-1])) for p in pieces]
+            return np.concatenate(pieces, axis=-1)
+
+
+def occurrences(layout: Layout) -> Iterator[tuple[str, np.ndarray]]:
+    """Every place a group has along the axis: its name and positions [size, m].
+
+    Row u of the positions are the m positions that move with unit u at this place.
+    """
+    match layout:
+        case Fixed(_):
+            return
+        case Units(group, size):
+            yield group, np.arange(size)[:, None]
+        case Product(parts):
+            for i, part in enumerate(parts):
+                before = prod(p.size for p in parts[:i])
+                after = prod(p.size for p in parts[i + 1 :])
+                for group, inner in occurrences(part):
+                    outer = np.arange(before)[None, :, None, None] * part.size
+                    positions = (outer + inner[:, None, :, None]) * after + np.arange(after)
+                    yield group, positions.reshape(len(inner), -1)
+        case Concat(parts):
+            start = 0
+            for part in parts:
+                for group, inner in occurrences(part):
+                    yield group, inner + start
+                start += part.size
+
+
+def moves(layout: Layout) -> bool:
+    """Whether any group has units along the axis."""
+    return any(True for _ in occurrences(layout))
+
+
+def describe(layout: Layout) -> str:
+    """The layout in a few characters, e.g. `49×conv` or `conv+dense`.
+
+    >>> describe(Product((Fixed(49), Units("conv", 16))))
+    '49×conv'
+    """
+    match layout:
+        case Fixed(size):
+            return str(size)
+        case Units(group, _):
+            return group
+        case Product(parts):
+            return "×".join(
+                f"({describe(p)})" if isinstance(p, Concat) else describe(p) for p in parts
+            )
+        case Concat(parts):
+            return "+".join(describe(p) for p in parts)

@@ -1,0 +1,177 @@
+"""Permutations of the hidden units of a network: one index array for each group.
+
+A permutation p moves things by gathering, new[i] = old[p[i]]. With
+(p ∘ q)[i] = q[p[i]] this makes moving by `compose(p, q)` the same as moving by q
+first and by p after.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Permutation:
+    """Indices by group name: [n], or [draws, n] for one permutation per draw.
+
+    >>> p = Permutation({"hidden": [1, 2, 0]})
+    >>> p["hidden"].tolist(), inverse(p)["hidden"].tolist()
+    ([1, 2, 0], [2, 0, 1])
+    """
+
+    indices: Mapping[str, np.ndarray]
+
+    def __post_init__(self) -> None:
+        validated = {name: _validated(name, p) for name, p in self.indices.items()}
+        if len({p.shape[:-1] for p in validated.values()}) > 1:
+            shapes = {name: p.shape for name, p in validated.items()}
+            raise ValueError(f"the groups disagree on the number of draws: {shapes}")
+        object.__setattr__(self, "indices", MappingProxyType(validated))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.indices:
+            raise KeyError(f"no group '{name}' in this permutation; it has {list(self.indices)}")
+        return self.indices[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.indices)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Permutation)
+            and self.indices.keys() == other.indices.keys()
+            and all(np.array_equal(p, other.indices[name]) for name, p in self.indices.items())
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple((name, self.indices[name].tobytes()) for name in sorted(self.indices)))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {p.shape[-1]}" for name, p in self.indices.items())
+        stacked = f"{self.draws} draws; " if self.draws is not None else ""
+        return f"Permutation({stacked}{sizes})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.indices)
+
+    @property
+    def draws(self) -> int | None:
+        """The number of draws of a stacked permutation, or None."""
+        first = next(iter(self.indices.values()), None)
+        return None if first is None or first.ndim == 1 else first.shape[0]
+
+    def draw(self, index: int) -> "Permutation":
+        """The permutation of one draw of a stack."""
+        if self.draws is None:
+            raise ValueError("this permutation is not a stack with one for each draw")
+        return Permutation({name: p[index] for name, p in self.indices.items()})
+
+
+def _validated(name: str, values: object) -> np.ndarray:
+    given = np.asarray(values)
+    if given.ndim not in (1, 2) or not np.issubdtype(given.dtype, np.integer):
+        raise ValueError(
+            f"group '{name}' needs integer indices of shape [n] or [draws, n], "
+            f"got {given.dtype} of shape {given.shape}"
+        )
+    indices = np.array(given, np.int32)
+    if not (np.sort(indices, axis=-1) == np.arange(indices.shape[-1])).all():
+        raise ValueError(
+            f"group '{name}' does not hold every index from 0 to {indices.shape[-1] - 1} once"
+        )
+    indices.setflags(write=False)
+    return indices
+
+
+def stack(permutations: list[Permutation]) -> Permutation:
+    """One stacked permutation out of one for each draw."""
+    if not permutations:
+        raise ValueError("there is no permutation to stack")
+    names = permutations[0].names
+    return Permutation({name: np.stack([p[name] for p in permutations]) for name in names})
+
+
+def compose(p: Permutation, q: Permutation) -> Permutation:
+    """The permutation that moves by q first and by p after: (p ∘ q)[i] = q[p[i]]."""
+    if set(p.names) != set(q.names):
+        raise ValueError(
+            f"permutations of different groups cannot be composed: "
+            f"{sorted(set(p.names) ^ set(q.names))} in only one of them"
+        )
+    composed = {}
+    for name in p.names:
+        first, second = np.broadcast_arrays(*_same_lead(q[name], p[name], name))
+        composed[name] = np.take_along_axis(first, second, axis=-1)
+    return Permutation(composed)
+
+
+def _same_lead(a: np.ndarray, b: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    if a.shape[-1] != b.shape[-1] or (a.ndim == b.ndim == 2 and len(a) != len(b)):
+        raise ValueError(f"group '{name}' has shapes {b.shape} and {a.shape}, which do not compose")
+    return a, b
+
+
+def inverse(p: Permutation) -> Permutation:
+    """The permutation that undoes p."""
+    return Permutation({name: np.argsort(p[name], axis=-1) for name in p.names})
+
+
+def with_transpositions(size: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """A random permutation whose least number of transpositions is exactly `count`.
+
+    Swapping elements of two different cycles joins them, which raises the number by
+    one; so each step swaps two positions whose cycles differ, found by labels that
+    are merged as cycles join. Every permutation of that number can come up; they are
+    not equally likely.
+    """
+    if not 0 <= count < max(size, 1):
+        raise ValueError(
+            f"a permutation of {size} units takes 0 to {max(size - 1, 0)} transpositions, "
+            f"not {count}"
+        )
+    indices = np.arange(size)
+    cycle = np.arange(size)
+    for _ in range(count):
+        i = rng.integers(size)
+        j = rng.choice(np.flatnonzero(cycle != cycle[i]))
+        indices[[i, j]] = indices[[j, i]]
+        cycle[cycle == cycle[j]] = cycle[i]
+    return indices
+
+
+@dataclass(frozen=True)
+class Transpositions:
+    """The least number of pairwise swaps that make up a permutation (NoT)."""
+
+    total: int | np.ndarray
+    by_group: dict[str, int | np.ndarray]
+
+    def __int__(self) -> int:
+        return int(self.total)
+
+
+def transpositions(p: Permutation) -> Transpositions:
+    """NoT: size minus the number of cycles, for each group and in all (per draw if stacked).
+
+    >>> transpositions(Permutation({"a": [1, 0, 2], "b": [1, 2, 0]})).by_group
+    {'a': 1, 'b': 2}
+    """
+    by_group: dict[str, int | np.ndarray] = {}
+    for name in p.names:
+        rows = np.atleast_2d(p[name])
+        counts = np.array([len(row) - _count_cycles(row) for row in rows])
+        by_group[name] = counts if p.draws is not None else int(counts[0])
+    total = sum(by_group.values()) if by_group else 0
+    return Transpositions(total, by_group)
+
+
+def _count_cycles(indices: np.ndarray) -> int:
+    """Each pass halves the distance to the smallest index of one's cycle (pointer doubling)."""
+    smallest, jump = np.arange(len(indices)), indices.copy()
+    for _ in range(max(len(indices), 1).bit_length()):
+        smallest = np.minimum(smallest, smallest[jump])
+        jump = jump[jump]
+    return int((smallest == np.arange(len(indices))).sum())

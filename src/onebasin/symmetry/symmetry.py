@@ -1,0 +1,270 @@
+"""The permutation symmetries of a network: groups of axes that move together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from onebasin.symmetry import permutation as perm
+from onebasin.symmetry.action import move_tree
+from onebasin.symmetry.layout import Concat, Fixed, Layout, Product, Units, describe, occurrences
+from onebasin.symmetry.permutation import Permutation
+from onebasin.trees import Tree, first_difference, leaves_by_path, shapes_by_path
+
+Layouts = Mapping[str, tuple[Layout, ...]]  # key path of a leaf → the layout of each axis
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place where the units of a group sit: positions along one axis of one leaf.
+
+    `positions` [size, m] holds, for each unit, the m positions along the axis that
+    move with it: m is 1 where the whole axis is the group's, and H·W where a
+    convolution's channels were flattened into a dense layer.
+    """
+
+    leaf: str
+    axis: int
+    positions: np.ndarray = field(repr=False, compare=False)
+    layout: str = ""
+    where: str = "params"
+
+    def rows(self, array: Any, lead: int = 0) -> Any:
+        """One row for each unit, [size, K], everything else flattened (after `lead` axes)."""
+        axis = self.axis + lead
+        size, m = self.positions.shape
+        moved = array.swapaxes(axis, lead) if axis != lead else array
+        kept = (slice(None),) * lead
+        start, whole = int(self.positions[0, 0]), size * m
+        if np.array_equal(self.positions.reshape(-1), np.arange(start, start + whole)):
+            moved = moved[(*kept, slice(start, start + whole))]
+        else:
+            moved = moved[(*kept, self.positions.reshape(-1))]
+        return moved.reshape(*array.shape[:lead], size, -1)
+
+    def __str__(self) -> str:
+        layout = f" ({self.layout})" if self.layout else ""
+        state = "state:" if self.where == "state" else ""
+        return f"{state}{self.leaf}[{self.axis}]{layout}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Hidden units that may be permuted together, and everywhere they sit."""
+
+    name: str
+    size: int
+    places: tuple[Place, ...]
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether the group sits on two axes (or twice on one axis) of one array.
+
+        Twice on one axis is bilinear only as a product; one after the other is not, but
+        treating it as quadratic is safe: a linearised step is accepted only if it helps.
+        """
+        leaves = [(place.where, place.leaf) for place in self.places]
+        return len(set(leaves)) < len(leaves)
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """The groups of a network and the layouts of every leaf, with the group's action.
+
+    Made by `find_symmetry`, or by hand with `Symmetry.by_hand`.
+    """
+
+    layouts: Layouts
+    state_layouts: Layouts = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    """Leaves the network's output does not depend on; they are left out of every group."""
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups in the order in which their first place appears in the layouts."""
+        sizes: dict[str, int] = {}
+        places: dict[str, list[Place]] = {}
+        for where, layouts in (("params", self.layouts), ("state", self.state_layouts)):
+            for leaf, axes in layouts.items():
+                for axis, layout in enumerate(axes):
+                    text = "" if isinstance(layout, Units) else describe(layout)
+                    for name, positions in occurrences(layout):
+                        if sizes.setdefault(name, len(positions)) != len(positions):
+                            raise ValueError(
+                                f"group '{name}' has {sizes[name]} units in one place and "
+                                f"{len(positions)} on axis {axis} of '{leaf}'"
+                            )
+                        place = Place(leaf, axis, positions, text, where)
+                        places.setdefault(name, []).append(place)
+        return tuple(Group(name, sizes[name], tuple(places[name])) for name in sizes)
+
+    def __getitem__(self, name: str) -> Group:
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise KeyError(f"no group '{name}'; there are {[g.name for g in self.groups]}")
+
+    @classmethod
+    def by_hand(
+        cls, params: Tree, groups: Mapping[str, Sequence[tuple[Any, ...]]], state: Tree = None
+    ) -> "Symmetry":
+        """A symmetry written by hand: for each group its places (leaf, axis).
+
+        A third entry (before, after) says that the axis is before × units × after in
+        row-major order, e.g. `("Dense_0/kernel", 0, (49, 1))` for a flattened 7×7×C.
+        A leaf of the running statistics is named `state:leaf`.
+
+        >>> import jax.numpy as jnp
+        >>> params = {"w1": jnp.ones((2, 3)), "w2": jnp.ones((3, 1))}
+        >>> Symmetry.by_hand(params, {"hidden": [("w1", 1), ("w2", 0)]}).groups[0].size
+        3
+        """
+        shapes = {"": shapes_by_path(params), "state:": shapes_by_path(state)}
+        layouts = {
+            where: {leaf: [Fixed(n) for n in shape] for leaf, shape in leaves.items()}
+            for where, leaves in shapes.items()
+        }
+        for name, places in groups.items():
+            for leaf, axis, *around in places:
+                where = "state:" if leaf.startswith("state:") else ""
+                leaf = leaf.removeprefix("state:")
+                if leaf not in shapes[where]:
+                    raise ValueError(f"group '{name}' names leaf '{leaf}', which is not there")
+                shape = shapes[where][leaf]
+                if not 0 <= axis < len(shape):
+                    raise ValueError(
+                        f"group '{name}' names axis {axis} of '{leaf}', which has shape {shape}"
+                    )
+                before, after = around[0] if around else (1, 1)
+                size, rest = divmod(shape[axis], before * after)
+                if rest:
+                    raise ValueError(
+                        f"group '{name}' splits axis {axis} of '{leaf}' ({shape[axis]} long) into "
+                        f"{before} × units × {after}, which does not divide it"
+                    )
+                if isinstance(layouts[where][leaf][axis], Units | Product):
+                    raise ValueError(f"axis {axis} of '{leaf}' is named by two groups")
+                parts = (Fixed(before), Units(name, size), Fixed(after))
+                kept = tuple(p for p in parts if p.size > 1 or isinstance(p, Units))
+                layouts[where][leaf][axis] = kept[0] if len(kept) == 1 else Product(kept)
+        frozen = {
+            where: {leaf: tuple(axes) for leaf, axes in leaves.items()}
+            for where, leaves in layouts.items()
+        }
+        symmetry = cls(_used_first(frozen[""], groups), frozen["state:"])
+        symmetry.groups  # noqa: B018  # sizes that disagree are an error now, not later
+        return symmetry
+
+    # The group itself.
+
+    def identity(self) -> Permutation:
+        return Permutation({group.name: np.arange(group.size) for group in self.groups})
+
+    def random(self, *, key: jax.Array, transpositions: int | Mapping[str, int] | None = None):
+        """A random permutation of every group; uniform unless `transpositions` is given.
+
+        `transpositions` is the exact NoT of every group (one number, or one by name).
+        """
+        seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
+        indices = {}
+        for i, group in enumerate(self.groups):
+            rng = np.random.default_rng([*seed, i])
+            if transpositions is None:
+                indices[group.name] = rng.permutation(group.size)
+                continue
+            count = (
+                transpositions.get(group.name, 0)
+                if isinstance(transpositions, Mapping)
+                else transpositions
+            )
+            try:
+                indices[group.name] = perm.with_transpositions(group.size, int(count), rng)
+            except ValueError as error:
+                raise ValueError(f"group '{group.name}': {error}") from None
+        return Permutation(indices)
+
+    def compose(self, p: Permutation, q: Permutation) -> Permutation:
+        """The permutation that moves by q first and by p after."""
+        return perm.compose(self._own(p), self._own(q))
+
+    def inverse(self, p: Permutation) -> Permutation:
+        return perm.inverse(self._own(p))
+
+    def act(self, permutation: Permutation, target: Any) -> Any:
+        """Move params or any posterior: new[i] = old[p[i]] along every place of every group.
+
+        A stacked permutation moves each draw of `Samples` by its own.
+        """
+        indices = self._own(permutation).indices
+        if not hasattr(target, "relabel"):
+            self._check_shapes(target)
+            return move_tree(target, 0, self.layouts, indices)
+        self._check_shapes(target.like)
+        return target.relabel(
+            lambda tree, lead: move_tree(tree, lead, self.layouts, indices),
+            lambda tree, lead: move_tree(tree, lead, self.state_layouts, indices),
+        )
+
+    def act_on_state(self, permutation: Permutation, state: Tree) -> Tree:
+        """Move running statistics along with the units they belong to."""
+        return move_tree(state, 0, self.state_layouts, self._own(permutation).indices)
+
+    def check(self, apply: Any, params: Tree, x: Any, *, key: jax.Array, state: Tree = None):
+        """Show on numbers that every group is a symmetry of `apply`; an error if one is not."""
+        from onebasin.symmetry.check import check  # the check itself uses this class
+
+        return check(self, apply, params, x, key=key, state=state)
+
+    def _own(self, p: Permutation) -> Permutation:
+        """Refuse a permutation that is not one of this symmetry's groups."""
+        sizes = {group.name: group.size for group in self.groups}
+        given = {name: p[name].shape[-1] for name in p.names}
+        if sizes != given:
+            wrong = sorted(set(sizes.items()) ^ set(given.items()))[0][0]
+            raise ValueError(
+                f"the permutation does not belong to this symmetry: group '{wrong}' has "
+                f"{given.get(wrong, 'no')} units where {sizes.get(wrong, 'no')} are expected"
+            )
+        return p
+
+    def _check_shapes(self, params: Tree) -> None:
+        expected = {
+            leaf: tuple(axis.size for axis in axes) for leaf, axes in self.layouts.items()
+        }
+        difference = first_difference(expected, shapes_by_path(params))
+        if difference:
+            raise ValueError(f"the params are not those of this symmetry: {difference}")
+
+    # Reading it.
+
+    def table(self) -> str:
+        """The groups as text: name, size and where each sits."""
+        if not self.groups:
+            return "no permutation symmetry"
+        rows = [
+            (group.name, str(group.size), ", ".join(map(str, group.places)))
+            for group in self.groups
+        ]
+        wide = max(len("group"), *(len(name) for name, _, _ in rows))
+        lines = [f"{'group':<{wide}}  {'size':>5}  where it sits"]
+        lines += [f"{name:<{wide}}  {size:>5}  {places}" for name, size, places in rows]
+        if self.unused:
+            lines.append(f"left out, the output does not depend on: {', '.join(self.unused)}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{group.name}: {group.size}" for group in self.groups)
+        return f"Symmetry({len(self.groups)} groups; {sizes})"
+
+
+def _used_first(layouts: Layouts, groups: Mapping[str, Any]) -> Layouts:
+    """Leaves in the order in which the groups name them, so that groups keep their order."""
+    named = [leaf for places in groups.values() for leaf, *_ in places if leaf in layouts]
+    order = dict.fromkeys([*named, *layouts])
+    return {leaf: layouts[leaf] for leaf in order}
