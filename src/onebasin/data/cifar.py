@@ -1,0 +1,67 @@
+"""The binary version of CIFAR-10 and CIFAR-100.
+
+A file is a row of records without any header: one label byte (CIFAR-10) or two (CIFAR-100: the
+coarse label, then the fine one), then 1024 red, 1024 green and 1024 blue bytes, each row-major.
+The pickled "python version" is never read: unpickling runs whatever the file says.
+"""
+
+import tarfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from onebasin.data.dataset import DataFileError
+from onebasin.data.idx import check_labels
+
+SIDE = 32
+PIXELS = 3 * SIDE * SIDE
+_COARSE_CLASSES = 20
+
+
+def parse_records(
+    data: bytes, where: str, *, label_bytes: int, num_classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 images [n, 32, 32, 3] and int32 (fine) labels [n]; `where` names the data in errors."""
+    size = label_bytes + PIXELS
+    if not data:
+        raise DataFileError(f"{where} is empty")
+    if len(data) % size:
+        raise DataFileError(
+            f"{where} has {len(data)} bytes, which is no whole number of records of {size} bytes; "
+            f"fetch it again"
+        )
+    records = np.frombuffer(data, np.uint8).reshape(-1, size)
+    labels = records[:, label_bytes - 1]
+    check_labels(where, labels, num_classes)
+    if label_bytes == 2:
+        check_labels(f"{where} (coarse labels)", records[:, 0], _COARSE_CLASSES)
+    images = records[:, label_bytes:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+    return images, labels.astype(np.int32)
+
+
+def read_members(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
+    """The contents of the named regular files of a tar archive, wherever they lie in it.
+
+    Members are read into memory one by one and nothing is written to disk, so paths in the
+    archive that point elsewhere do no harm.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(archive, "r:*") as tar:
+            for member in tar:
+                name = member.name.rsplit("/", 1)[-1]
+                if member.isfile() and name in names and name not in found:
+                    stream = tar.extractfile(member)
+                    assert stream is not None  # it is a regular file
+                    found[name] = stream.read()
+                if len(found) == len(names):
+                    break
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise DataFileError(
+            f"{archive} is not a whole tar archive ({error}); fetch it again"
+        ) from error
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise DataFileError(f"{archive} does not contain {', '.join(missing)}")
+    return found
