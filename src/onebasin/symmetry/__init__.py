@@ -1,5 +1,6 @@
 """Permutation symmetries of networks, found by tracing them."""
 
+from onebasin.symmetry.check import NotASymmetry as NotASymmetry
 from onebasin.symmetry.permutation import Permutation as Permutation
 from onebasin.symmetry.permutation import Transpositions as Transpositions
 from onebasin.symmetry.permutation import stack as stack
@@ -7,3 +8,5 @@ from onebasin.symmetry.permutation import transpositions as transpositions
 from onebasin.symmetry.symmetry import Group as Group
 from onebasin.symmetry.symmetry import Place as Place
 from onebasin.symmetry.symmetry import Symmetry as Symmetry
+from onebasin.symmetry.tracing import NoRuleWarning as NoRuleWarning
+from onebasin.symmetry.tracing import find_symmetry as find_symmetry

@@ -107,6 +107,24 @@ def occurrences(layout: Layout) -> Iterator[tuple[str, np.ndarray]]:
                 start += part.size
 
 
+def without(layout: Layout, occurrence: int) -> Layout:
+    """The layout with one of its occurrences (counted as `occurrences` does) fixed in place."""
+    counter = iter(range(occurrence + 1))
+
+    def visit(node: Layout) -> Layout:
+        match node:
+            case Units(_, size):
+                return Fixed(size) if next(counter, None) == occurrence else node
+            case Product(parts):
+                return Product(tuple(visit(part) for part in parts))
+            case Concat(parts):
+                return Concat(tuple(visit(part) for part in parts))
+            case _:
+                return node
+
+    return visit(layout)
+
+
 def moves(layout: Layout) -> bool:
     """Whether any group has units along the axis."""
     return any(True for _ in occurrences(layout))

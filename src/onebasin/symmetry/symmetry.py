@@ -31,6 +31,10 @@ class Place:
     positions: np.ndarray = field(repr=False, compare=False)
     layout: str = ""
     where: str = "params"
+    occurrence: int = 0  # which of the places along this axis it is
+    role: str = "other"
+    """What the axis does: "incoming" (of a kernel: it computes these units), "outgoing" (it reads
+    them), "add" (a bias or shift), "multiply" (a gain), or "other"."""
 
     def rows(self, array: Any, lead: int = 0) -> Any:
         """One row for each unit, [size, K], everything else flattened (after `lead` axes)."""
@@ -81,6 +85,8 @@ class Symmetry:
     state_layouts: Layouts = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     """Leaves the network's output does not depend on; they are left out of every group."""
+    roles: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """What each axis (leaf, axis) of a parameter does, as far as the trace knows."""
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -91,13 +97,14 @@ class Symmetry:
             for leaf, axes in layouts.items():
                 for axis, layout in enumerate(axes):
                     text = "" if isinstance(layout, Units) else describe(layout)
-                    for name, positions in occurrences(layout):
+                    for nth, (name, positions) in enumerate(occurrences(layout)):
                         if sizes.setdefault(name, len(positions)) != len(positions):
                             raise ValueError(
                                 f"group '{name}' has {sizes[name]} units in one place and "
                                 f"{len(positions)} on axis {axis} of '{leaf}'"
                             )
-                        place = Place(leaf, axis, positions, text, where)
+                        role = self.roles.get((leaf, axis), "other") if where == "params" else "other"
+                        place = Place(leaf, axis, positions, text, where, nth, role)
                         places.setdefault(name, []).append(place)
         return tuple(Group(name, sizes[name], tuple(places[name])) for name in sizes)
 
@@ -200,9 +207,9 @@ class Symmetry:
         """
         indices = self._own(permutation).indices
         if not hasattr(target, "relabel"):
-            self._check_shapes(target)
+            self.check_shapes(target)
             return move_tree(target, 0, self.layouts, indices)
-        self._check_shapes(target.like)
+        self.check_shapes(target.like)
         return target.relabel(
             lambda tree, lead: move_tree(tree, lead, self.layouts, indices),
             lambda tree, lead: move_tree(tree, lead, self.state_layouts, indices),
@@ -230,7 +237,7 @@ class Symmetry:
             )
         return p
 
-    def _check_shapes(self, params: Tree) -> None:
+    def check_shapes(self, params: Tree) -> None:
         expected = {
             leaf: tuple(axis.size for axis in axes) for leaf, axes in self.layouts.items()
         }

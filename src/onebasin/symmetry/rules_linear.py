@@ -1,0 +1,143 @@
+"""Rules of contractions, convolutions and windows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from onebasin.symmetry.axes import Axis, Uniform, fix, join, product, split
+from onebasin.symmetry.rules import (
+    Contraction,
+    Trace,
+    Value,
+    fixed_shape,
+    output_shape,
+    rule,
+    without_rule,
+)
+
+
+@rule("dot_general")
+def _dot_general(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Contracted and batched pairs are tied; a sum over tied positions is symmetric in them."""
+    left, right = values
+    (contract_left, contract_right), (batch_left, batch_right) = eqn.params["dimension_numbers"]
+    for i, j in zip(contract_left, contract_right, strict=True):
+        join(left.axes[i], right.axes[j])
+    batch = [
+        join(left.axes[i], right.axes[j]) for i, j in zip(batch_left, batch_right, strict=True)
+    ]
+    free_left = _rest(left, contract_left, batch_left)
+    free_right = _rest(right, contract_right, batch_right)
+    axes = [*batch, *(left.axes[i] for i in free_left), *(right.axes[j] for j in free_right)]
+    result = Value(tuple(axes), site=trace.here())
+    _note_kernel(left, right, contract_left, free_left, result, trace)
+    _note_kernel(right, left, contract_right, free_right, result, trace)
+    return [result]
+
+
+def _rest(value: Value, *taken: Sequence[int]) -> list[int]:
+    return [i for i in range(len(value.axes)) if not any(i in t for t in taken)]
+
+
+def _note_kernel(
+    kernel: Value,
+    data: Value,
+    contracted: Sequence[int],
+    free: Sequence[int],
+    result: Value,
+    trace: Trace,
+) -> None:
+    """A parameter against data is a layer: it takes its contracted axes in, its free ones out."""
+    if kernel.leaf is None or data.leaf is not None:
+        return
+    for axis in contracted:
+        trace.note(kernel, axis, "outgoing")
+    for axis in free:
+        trace.note(kernel, axis, "incoming")
+    trace.contractions.append(Contraction(data, kernel.leaf, result))
+
+
+@rule("conv_general_dilated")
+def _convolution(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Channels are contracted like any other axis; positions under a wider window must stay."""
+    data, kernel = values
+    numbers, groups = eqn.params["dimension_numbers"], eqn.params["feature_group_count"]
+    if eqn.params["batch_group_count"] != 1:
+        return without_rule(eqn, values, trace)
+    batch, channels, *spatial = numbers.lhs_spec
+    outputs, inputs, *window = numbers.rhs_spec
+    shape = output_shape(eqn)
+    axes: list[Axis] = [Uniform(1)] * len(shape)
+    axes[numbers.out_spec[0]] = data.axes[batch]
+    axes[numbers.out_spec[1]] = _channels(
+        data.axes[channels], kernel.axes[inputs], kernel.axes[outputs], groups
+    )
+    steps = zip(
+        spatial,
+        window,
+        numbers.out_spec[2:],
+        eqn.params["window_strides"],
+        eqn.params["padding"],
+        eqn.params["lhs_dilation"],
+        strict=True,
+    )
+    for here, under, out, stride, padding, dilation in steps:
+        fix(kernel.axes[under])
+        plain = (stride, tuple(padding), dilation) == (1, (0, 0), 1)
+        if kernel.axes[under].size == 1 and plain:
+            axes[out] = data.axes[here]
+        else:
+            fix(data.axes[here])
+            axes[out] = fixed_shape([shape[out]])[0]
+    result = Value(tuple(axes), site=trace.here())
+    _note_kernel(kernel, data, [inputs], [outputs], result, trace)
+    return [result]
+
+
+def _channels(data: Axis, inputs: Axis, outputs: Axis, groups: int) -> Axis:
+    """Grouped channels are groups × channels within a group, on either side of the kernel."""
+    if groups == 1:
+        join(data, inputs)
+        return outputs
+    data_groups, data_within = split(data, [groups, data.size // groups])
+    out_groups, out_within = split(outputs, [groups, outputs.size // groups])
+    join(data_within, inputs)
+    return product([join(data_groups, out_groups), out_within])
+
+
+@rule(
+    "reduce_window_max",
+    "reduce_window_min",
+    "reduce_window_sum",
+    "reduce_window",
+    "cumred_reduce_window_impl",
+)
+def _window(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Pooling: an axis under a window of one passes, any other must stay."""
+    if len(values) > 2 or len(eqn.outvars) != 1:
+        return without_rule(eqn, values, trace)
+    value, shape, params = values[0], output_shape(eqn), eqn.params
+    axes: list[Axis] = []
+    for i, (axis, size) in enumerate(zip(value.axes, shape, strict=True)):
+        untouched = (
+            params["window_dimensions"][i] == 1
+            and params["window_strides"][i] == 1
+            and tuple(params["padding"][i]) == (0, 0)
+            and params["base_dilation"][i] == 1
+        )
+        if untouched:
+            axes.append(axis)
+        else:
+            fix(axis)
+            axes.append(fixed_shape([size])[0])
+    return [Value(tuple(axes))]
+
+
+@rule("fft")
+def _fft(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+    del trace
+    value, shape = values[0], output_shape(eqn)
+    transformed = len(eqn.params["fft_lengths"])
+    kept = value.axes[: len(shape) - transformed]
+    for axis in value.axes[len(kept) :]:
+        fix(axis)
+    return [Value(kept + fixed_shape(shape[len(kept) :]))]

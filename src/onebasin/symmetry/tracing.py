@@ -1,0 +1,165 @@
+"""Finding the permutation symmetries of a network by following its axes through its jaxpr."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+from jax.interpreters import partial_eval
+
+from onebasin.symmetry import axes as ax
+from onebasin.symmetry import layout as lay
+from onebasin.symmetry import rules_linear, rules_shape  # noqa: F401  # they register rules
+from onebasin.symmetry.axes import Atom, Axis
+from onebasin.symmetry.rules import Trace, Value, fixed_shape
+from onebasin.symmetry.rules_control import run
+from onebasin.symmetry.symmetry import Symmetry
+from onebasin.trees import Tree, leaves_by_path
+
+STATE = "state:"  # key paths of running statistics carry this in front while tracing
+
+
+class NoRuleWarning(UserWarning):
+    """A primitive without a tracing rule kept some axes from being permuted."""
+
+
+def find_symmetry(
+    apply: Callable[..., Any],
+    params: Tree,
+    x: Any,
+    *,
+    state: Tree = None,
+    key: jax.Array | None = None,
+    check: bool = True,
+) -> Symmetry:
+    """The permutations of hidden units that leave `apply(params, x)` unchanged.
+
+    Found from the network alone, by tracing it on a batch `x` shaped like its inputs; with
+    running statistics it is called as `apply(params, x, state)`. The result has been checked
+    on numbers before it is returned (`key` seeds that check; `check=False` leaves it out).
+
+    >>> import jax.numpy as jnp
+    >>> def apply(params, x):
+    ...     return jnp.tanh(x @ params["w1"] + params["b1"]) @ params["w2"]
+    >>> params = {"w1": jnp.ones((2, 3)), "b1": jnp.ones(3), "w2": jnp.ones((3, 1))}
+    >>> print(find_symmetry(apply, params, jnp.ones((4, 2))))
+    group   size  where it sits
+    w1         3  w1[1], b1[0], w2[0]
+    """
+    traced = trace_network(apply, params, x, state)
+    if traced.trace.unknown:
+        names = ", ".join(sorted(traced.trace.unknown))
+        warnings.warn(
+            f"no tracing rule for {names}: the axes it touches are kept as they are, "
+            "which may miss symmetries but gives no wrong ones",
+            NoRuleWarning,
+            stacklevel=2,
+        )
+    symmetry = traced.symmetry()
+    if check and symmetry.groups:
+        symmetry.check(
+            apply, params, x, state=state, key=jax.random.key(0) if key is None else key
+        )
+    return symmetry
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A network's computation with what is known of every axis of its parameters."""
+
+    jaxpr: Any
+    trace: Trace
+    axes: dict[str, tuple[Axis, ...]]
+    unused: tuple[str, ...]
+
+    def names(self) -> dict[Atom, str]:
+        """A name for every free atom: the first layer that does more than read those units."""
+        order = dict.fromkeys([*self.trace.first_use, *self.axes])
+        places: dict[Atom, list[tuple[str, int]]] = {}
+        for leaf in order:
+            if leaf in self.unused or leaf.startswith(STATE):
+                continue
+            for axis, node in enumerate(self.axes[leaf]):
+                for atom in ax.atoms_in(node):
+                    places.setdefault(atom, []).append((leaf, axis))
+        names: dict[Atom, str] = {}
+        for atom, found in places.items():
+            not_read = [p for p in found if "outgoing" not in self.trace.roles.get(p, ())]
+            leaf, _ = (not_read or found)[0]
+            layer = leaf.rpartition("/")[0] or leaf
+            candidates = [layer, *(f"{layer}.{i}" for i in range(2, len(places) + 2))]
+            names[atom] = next(name for name in candidates if name not in names.values())
+        return names
+
+    def symmetry(self) -> Symmetry:
+        names = self.names()
+        layouts: dict[str, tuple[lay.Layout, ...]] = {}
+        state_layouts: dict[str, tuple[lay.Layout, ...]] = {}
+        for leaf in dict.fromkeys([*self.trace.first_use, *self.axes]):
+            nodes = self.axes[leaf]
+            if leaf in self.unused:
+                converted = tuple(lay.Fixed(node.size) for node in nodes)
+            else:
+                converted = tuple(to_layout(node, names) for node in nodes)
+            if leaf.startswith(STATE):
+                state_layouts[leaf.removeprefix(STATE)] = converted
+            else:
+                layouts[leaf] = converted
+        roles = {
+            place: next(iter(found)) if len(found) == 1 else "other"
+            for place, found in self.trace.roles.items()
+        }
+        return Symmetry(layouts, state_layouts, self.unused, roles)
+
+
+def to_layout(axis: Axis, names: dict[Atom, str]) -> lay.Layout:
+    """A traced axis as a layout; atoms that belong to no parameter are fixed there."""
+    match ax.resolve(axis):
+        case Atom(size=size) as found:
+            return lay.Units(names[found], size) if found in names else lay.Fixed(size)
+        case ax.Product(parts):
+            return lay.Product(tuple(to_layout(part, names) for part in parts))
+        case ax.Concat(parts):
+            return lay.Concat(tuple(to_layout(part, names) for part in parts))
+        case other:
+            return lay.Fixed(other.size)
+
+
+def trace_network(apply: Callable[..., Any], params: Tree, x: Any, state: Tree = None) -> Traced:
+    """Follow every axis of the parameters from the input to the output."""
+    named = leaves_by_path(params)
+    if not named:
+        raise ValueError("the params tree has no leaves; pass the network's parameters")
+    state_named = {STATE + name: leaf for name, leaf in leaves_by_path(state).items()}
+    operands = (params, x) if state is None else (params, x, state)
+    closed = jax.make_jaxpr(apply)(*operands)
+    # What the outputs do not depend on constrains nothing.
+    outputs = [True] * len(closed.jaxpr.outvars)
+    used = partial_eval.dce_jaxpr(closed.jaxpr, outputs)[1]
+    live = partial_eval.dce_jaxpr(closed.jaxpr, outputs, instantiate=True)[0]
+    closed = core.ClosedJaxpr(live, closed.consts)
+
+    axes: dict[str, tuple[Axis, ...]] = {}
+    values: list[Value] = []
+    leaves = [*named.items(), *((None, leaf) for leaf in jax.tree.leaves(x)), *state_named.items()]
+    for name, leaf in leaves:
+        shape = jnp.shape(leaf)
+        if name is None or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            values.append(Value(fixed_shape(shape)))
+            if name is not None:
+                axes[name] = values[-1].axes
+            continue
+        axes[name] = tuple(ax.atom(n) for n in shape)
+        sources = tuple(frozenset([i]) for i in range(len(shape)))
+        values.append(Value(axes[name], name, sources))
+    trace = Trace()
+    for value in run(closed, values, trace):
+        for axis in value.axes:
+            ax.fix(axis)
+    unused = tuple(
+        name for (name, _), live in zip(leaves, used, strict=True) if name and not live
+    )
+    return Traced(closed, trace, axes, unused)
