@@ -11,6 +11,7 @@ from typing import Any
 
 from onebasin.symmetry.axes import Axis, Fixed, Uniform, atoms_in, fix, join
 
+SEVERAL = -1  # stems from more than one contraction
 NO_AXES: frozenset[int] = frozenset()
 
 
@@ -19,13 +20,15 @@ class Value:
     """What is known of one array: its axes, and the parameter leaf it merely re-lays-out.
 
     `sources` gives, for each axis, the axes of that leaf it came from. `site` says where
-    the array is computed, so that it can be recorded in a later run.
+    the array is computed, so that it can be recorded in a later run. `layer` is the number
+    of the contraction it stems from through sums and products alone.
     """
 
     axes: tuple[Axis, ...]
     leaf: str | None = None
     sources: tuple[frozenset[int], ...] = ()
     site: tuple[int, ...] | None = None
+    layer: int | None = None  # the contraction it stems from, up to gains and shifts
 
     def relaid(self, axes: Sequence[Axis], sources: Sequence[frozenset[int]]) -> "Value":
         """The same numbers in another layout."""
@@ -65,6 +68,7 @@ class Contraction:
 
     data: Value
     kernel: str
+    outputs: frozenset[int]  # the kernel's axes that the result has
     result: Value
 
 
@@ -74,7 +78,14 @@ class Shift:
 
     kind: str
     leaf: str
+    layer: int | None
     result: Value
+
+
+def common_layer(values: Sequence[Value]) -> int | None:
+    """The one contraction that all values (but those that stem from none) stem from."""
+    layers = {value.layer for value in values if value.layer is not None}
+    return next(iter(layers)) if len(layers) == 1 else (SEVERAL if layers else None)
 
 
 Rule = Callable[[Any, list[Value], Trace], Sequence[Value]]

@@ -13,6 +13,7 @@ from onebasin.symmetry.rules import (
     RULES,
     Trace,
     Value,
+    common_layer,
     elementwise,
     fixed_shape,
     output_shape,
@@ -33,6 +34,12 @@ CALLS = {
     "checkpoint": "jaxpr",
     "remat": "jaxpr",
     "remat2": "jaxpr",
+}
+
+# Primitives after which a value still is its layer's pre-activation, scaled or shifted.
+LINEAR = {
+    *("add", "sub", "mul", "div", "neg", "convert_element_type", "broadcast_in_dim"),
+    *("reshape", "transpose", "squeeze", "copy"),
 }
 
 
@@ -68,6 +75,8 @@ def run(jaxpr: Any, values: Sequence[Value], trace: Trace) -> list[Value]:
         for i, (variable, value) in enumerate(zip(eqn.outvars, results, strict=True)):
             if value.site is None and outer is not None:
                 value = replace(value, site=(*outer, index, -1 - i))
+            if value.layer is None and eqn.primitive.name in LINEAR:
+                value = replace(value, layer=common_layer(operands))
             known[variable] = value
     trace.path = outer
     return [read(atom) for atom in jaxpr.jaxpr.outvars]

@@ -28,7 +28,7 @@ def _dot_general(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]
     free_left = _rest(left, contract_left, batch_left)
     free_right = _rest(right, contract_right, batch_right)
     axes = [*batch, *(left.axes[i] for i in free_left), *(right.axes[j] for j in free_right)]
-    result = Value(tuple(axes), site=trace.here())
+    result = Value(tuple(axes), site=trace.here(), layer=len(trace.contractions))
     _note_kernel(left, right, contract_left, free_left, result, trace)
     _note_kernel(right, left, contract_right, free_right, result, trace)
     return [result]
@@ -53,7 +53,8 @@ def _note_kernel(
         trace.note(kernel, axis, "outgoing")
     for axis in free:
         trace.note(kernel, axis, "incoming")
-    trace.contractions.append(Contraction(data, kernel.leaf, result))
+    outputs = frozenset().union(*(kernel.source(axis) for axis in free))
+    trace.contractions.append(Contraction(data, kernel.leaf, outputs, result))
 
 
 @rule("conv_general_dilated")
@@ -88,7 +89,7 @@ def _convolution(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]
         else:
             fix(data.axes[here])
             axes[out] = fixed_shape([shape[out]])[0]
-    result = Value(tuple(axes), site=trace.here())
+    result = Value(tuple(axes), site=trace.here(), layer=len(trace.contractions))
     _note_kernel(kernel, data, [inputs], [outputs], result, trace)
     return [result]
 

@@ -9,6 +9,7 @@ from onebasin.symmetry.rules import (
     Shift,
     Trace,
     Value,
+    common_layer,
     elementwise,
     fixed_shape,
     output_shape,
@@ -48,7 +49,7 @@ def _add_or_multiply(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Va
     kind = "add" if eqn.primitive.name == "add" else "multiply"
     for axis in range(len(parameters[0].axes)):
         trace.note(parameters[0], axis, kind)
-    trace.shifts.append(Shift(kind, str(parameters[0].leaf), result))
+    trace.shifts.append(Shift(kind, str(parameters[0].leaf), common_layer(values), result))
     return [result]
 
 

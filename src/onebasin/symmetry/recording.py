@@ -1,0 +1,235 @@
+"""Recording a network's hidden units in a run, at the places the trace found.
+
+No hooks are written: the jaxpr is run again and the arrays that carry a group's units are
+kept. After the nonlinearity (`at="post"`) these are the arrays that the layers reading the
+group take in; before it (`pre_activations`) those that a layer computes, with its gain and
+its bias. What happens inside loops cannot be seen.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from onebasin.symmetry import axes as ax
+from onebasin.symmetry.axes import Atom, Axis
+from onebasin.symmetry.layout import Layout, occurrences
+from onebasin.symmetry.rules import Value
+from onebasin.symmetry.rules_control import body_of
+from onebasin.symmetry.symmetry import Symmetry
+from onebasin.symmetry.tracing import Traced, to_layout, trace_network
+from onebasin.trees import Tree
+
+Site = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A kernel that computes hidden units, with the gain and shift applied to them.
+
+    `axis` is the kernel's axis of output channels; gain and shift, where there are any, are
+    leaves whose last axis is those channels.
+    """
+
+    kernel: str
+    axis: int
+    gain: str | None
+    shift: str | None
+
+
+class Recorder:
+    """Records the hidden units of one network on one batch, compiled once.
+
+    >>> import jax.numpy as jnp
+    >>> from onebasin.symmetry import find_symmetry
+    >>> def apply(params, x):
+    ...     return jnp.tanh(x @ params["w1"] + params["b1"]) @ params["w2"]
+    >>> params = {"w1": jnp.ones((2, 3)), "b1": jnp.ones(3), "w2": jnp.ones((3, 1))}
+    >>> x = jnp.ones((4, 2))
+    >>> Recorder(apply, params, x, find_symmetry(apply, params, x)).units(params)["w1"].shape
+    (3, 4)
+    """
+
+    def __init__(
+        self,
+        apply: Callable[..., Any],
+        params: Tree,
+        x: Any,
+        symmetry: Symmetry,
+        state: Tree = None,
+    ) -> None:
+        self.x, self.symmetry, self.has_state = x, symmetry, state is not None
+        self.traced = trace_network(apply, params, x, state)
+        self._names = _atoms_of_groups(self.traced, symmetry)
+
+    def units(self, params: Tree, state: Tree = None) -> dict[str, jax.Array]:
+        """Every group's units after the nonlinearity, [units, observations]."""
+        return self._units(params, self.x, state)
+
+    def pre_activations(self, params: Tree, state: Tree = None) -> list[jax.Array]:
+        """For each of `layers`, its channels before the nonlinearity, [channels, observations]."""
+        return self._pre_activations(params, self.x, state)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers that compute hidden units, in the order in which they run."""
+        return tuple(layer for layer, _ in self._layers_with_results)
+
+    @cached_property
+    def _layers_with_results(self) -> list[tuple[Layer, Value]]:
+        found = []
+        trace = self.traced.trace
+        for number, contraction in enumerate(trace.contractions):
+            if len(contraction.outputs) != 1 or contraction.result.site is None:
+                continue
+            (axis,) = contraction.outputs
+            channels = self.traced.axes[contraction.kernel][axis]
+            if not ax.atoms_in(channels):
+                continue  # its outputs are not hidden units
+            gain = shift = None
+            result = contraction.result
+            for event in trace.shifts:
+                own = self.traced.axes[event.leaf][-1:]
+                if event.layer != number or event.result.site is None:
+                    continue
+                if [ax.resolve(a) for a in own] != [ax.resolve(channels)]:
+                    continue
+                gain = event.leaf if event.kind == "multiply" else gain
+                shift = event.leaf if event.kind == "add" else shift
+                result = event.result
+            found.append((Layer(contraction.kernel, axis, gain, shift), result))
+        return found
+
+    @cached_property
+    def _units(self) -> Callable[..., dict[str, jax.Array]]:
+        sources = self._sources()
+
+        def run(params: Tree, x: Any, state: Tree) -> dict[str, jax.Array]:
+            sites = [value.site for values in sources.values() for value in values]
+            arrays = self._collect([s for s in sites if s is not None], params, x, state)
+            recorded = {}
+            for name, values in sources.items():
+                rows = [self._rows(arrays[v.site], v, name) for v in values if v.site]
+                recorded[name] = jax.numpy.concatenate(rows, axis=1)
+            return recorded
+
+        return jax.jit(run)
+
+    def _sources(self) -> dict[str, list[Value]]:
+        """For each group, the arrays that carry its units into the layers that read them."""
+        sources: dict[str, dict[Site, Value]] = {g.name: {} for g in self.symmetry.groups}
+        for contraction in self.traced.trace.contractions:
+            data = contraction.data
+            for axis in data.axes if data.site is not None else ():
+                for atom in ax.atoms_in(axis):
+                    if atom in self._names and self._reads(contraction.kernel, atom):
+                        sources[self._names[atom]].setdefault(data.site, data)  # pyright: ignore
+        for name, values in sources.items():
+            if not values:
+                raise ValueError(
+                    f"the units of group '{name}' cannot be recorded: no layer outside a loop "
+                    "reads them; align this network by its weights"
+                )
+        return {name: list(values.values()) for name, values in sources.items()}
+
+    def _reads(self, kernel: str, atom: Atom) -> bool:
+        roles = self.traced.trace.roles
+        return any(
+            atom in ax.atoms_in(axis) and "outgoing" in roles.get((kernel, i), ())
+            for i, axis in enumerate(self.traced.axes[kernel])
+        )
+
+    def _rows(self, array: jax.Array, value: Value, name: str) -> jax.Array:
+        """One row for each unit of a group, from an array that carries them on some axis."""
+        for axis, node in enumerate(value.axes):
+            for group, positions in occurrences(to_layout(node, self._names)):
+                if group == name:
+                    moved = jax.numpy.moveaxis(array, axis, 0)[positions.reshape(-1)]
+                    return moved.reshape(len(positions), -1)
+        raise AssertionError(f"'{name}' is not on the array that was chosen for it")
+
+    @cached_property
+    def _pre_activations(self) -> Callable[..., list[jax.Array]]:
+        found = self._layers_with_results
+
+        def run(params: Tree, x: Any, state: Tree) -> list[jax.Array]:
+            sites = [result.site for _, result in found if result.site is not None]
+            arrays = self._collect(sites, params, x, state)
+            rows = []
+            for layer, result in found:
+                channels = ax.resolve(self.traced.axes[layer.kernel][layer.axis])
+                axis = [ax.resolve(a) for a in result.axes].index(channels)
+                array = jax.numpy.moveaxis(arrays[result.site], axis, 0)
+                rows.append(array.reshape(array.shape[0], -1))
+            return rows
+
+        return jax.jit(run)
+
+    def _collect(
+        self, sites: Sequence[Site], params: Tree, x: Any, state: Tree
+    ) -> dict[Site | None, Any]:
+        operands = (params, x, state) if self.has_state else (params, x)
+        found: dict[Site | None, Any] = {}
+        _evaluate(self.traced.jaxpr, jax.tree.leaves(operands), (), set(sites), found)
+        return found
+
+
+def record(
+    apply: Callable[..., Any],
+    params: Tree,
+    x: Any,
+    symmetry: Symmetry,
+    *,
+    state: Tree = None,
+) -> dict[str, jax.Array]:
+    """Every group's units after the nonlinearity on a batch, [units, observations]."""
+    return Recorder(apply, params, x, symmetry, state).units(params, state)
+
+
+def _atoms_of_groups(traced: Traced, symmetry: Symmetry) -> dict[Atom, str]:
+    """Which traced atom is which group of a symmetry (which may have been written by hand)."""
+    names: dict[Atom, str] = {}
+    own = {atom: str(i) for i, atom in enumerate(traced.names())}
+    by_name = {name: atom for atom, name in own.items()}
+    for group in symmetry.groups:
+        place = next(p for p in group.places if p.where == "params")
+        node: Axis = traced.axes[place.leaf][place.axis]
+        layout: Layout = to_layout(node, own)
+        for name, positions in occurrences(layout):
+            if np.array_equal(positions, place.positions):
+                names[by_name[name]] = group.name
+    missing = {g.name for g in symmetry.groups} - set(names.values())
+    if missing:
+        raise ValueError(
+            f"group '{min(missing)}' is not among those that tracing this network finds"
+        )
+    return names
+
+
+def _evaluate(
+    jaxpr: Any, operands: Sequence[Any], path: Site, wanted: set[Site], found: dict[Any, Any]
+) -> list[Any]:
+    """Run a jaxpr, entering plain calls, and keep the results computed at the wanted sites."""
+    env: dict[Any, Any] = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+    env.update(zip(jaxpr.jaxpr.invars, operands, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else env[atom]
+
+    for index, eqn in enumerate(jaxpr.jaxpr.eqns):
+        inputs = [read(atom) for atom in eqn.invars]
+        body = body_of(eqn)
+        if body is not None:
+            outputs = _evaluate(body, inputs, (*path, index), wanted, found)
+        else:
+            outputs = eqn.primitive.bind(*inputs, **eqn.params)
+            outputs = outputs if eqn.primitive.multiple_results else [outputs]
+        for i, (variable, output) in enumerate(zip(eqn.outvars, outputs, strict=True)):
+            env[variable] = output
+            if (*path, index, -1 - i) in wanted:
+                found[(*path, index, -1 - i)] = output
+    return [read(atom) for atom in jaxpr.jaxpr.outvars]
