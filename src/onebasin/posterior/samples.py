@@ -99,6 +99,7 @@ class Samples:
         return mean, std
 
     def log_prob(self, params: Tree) -> jax.Array:
+        del params
         raise TypeError(
             "Samples have no density; fit one first with compact(samples, symmetry=...)"
         )

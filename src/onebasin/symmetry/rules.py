@@ -21,14 +21,16 @@ class Value:
 
     `sources` gives, for each axis, the axes of that leaf it came from. `site` says where
     the array is computed, so that it can be recorded in a later run. `layer` is the number
-    of the contraction it stems from through sums and products alone.
+    of the contraction it stems from through sums and products alone; `statistic` is that
+    number for what was made from a reduction of such a value (a norm's mean and variance).
     """
 
     axes: tuple[Axis, ...]
     leaf: str | None = None
     sources: tuple[frozenset[int], ...] = ()
     site: tuple[int, ...] | None = None
-    layer: int | None = None  # the contraction it stems from, up to gains and shifts
+    layer: int | None = None
+    statistic: int | None = None
 
     def relaid(self, axes: Sequence[Axis], sources: Sequence[frozenset[int]]) -> "Value":
         """The same numbers in another layout."""
@@ -84,8 +86,18 @@ class Shift:
 
 def common_layer(values: Sequence[Value]) -> int | None:
     """The one contraction that all values (but those that stem from none) stem from."""
-    layers = {value.layer for value in values if value.layer is not None}
-    return next(iter(layers)) if len(layers) == 1 else (SEVERAL if layers else None)
+    return _common([value.layer for value in values])
+
+
+def common_statistic(values: Sequence[Value]) -> int | None:
+    return _common(
+        [value.layer if value.statistic is None else value.statistic for value in values]
+    )
+
+
+def _common(numbers: list[int | None]) -> int | None:
+    given = {number for number in numbers if number is not None}
+    return next(iter(given)) if len(given) == 1 else (SEVERAL if given else None)
 
 
 Rule = Callable[[Any, list[Value], Trace], Sequence[Value]]

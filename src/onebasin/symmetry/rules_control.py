@@ -14,6 +14,7 @@ from onebasin.symmetry.rules import (
     Trace,
     Value,
     common_layer,
+    common_statistic,
     elementwise,
     fixed_shape,
     output_shape,
@@ -75,11 +76,19 @@ def run(jaxpr: Any, values: Sequence[Value], trace: Trace) -> list[Value]:
         for i, (variable, value) in enumerate(zip(eqn.outvars, results, strict=True)):
             if value.site is None and outer is not None:
                 value = replace(value, site=(*outer, index, -1 - i))
-            if value.layer is None and eqn.primitive.name in LINEAR:
-                value = replace(value, layer=common_layer(operands))
-            known[variable] = value
+            known[variable] = _with_lineage(value, eqn.primitive.name, operands)
     trace.path = outer
     return [read(atom) for atom in jaxpr.jaxpr.outvars]
+
+
+def _with_lineage(value: Value, primitive: str, operands: Sequence[Value]) -> Value:
+    """Say which layer a value is the pre-activation, or a statistic, of."""
+    if value.layer is not None:
+        return value
+    if primitive in LINEAR and common_layer(operands) is not None:
+        return replace(value, layer=common_layer(operands))
+    reduced = primitive.startswith("reduce_") or all(v.layer is None for v in operands)
+    return replace(value, statistic=common_statistic(operands)) if reduced else value
 
 
 def constant(array: Any) -> Value:
@@ -149,9 +158,7 @@ def _scan(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
 def _while(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
     in_condition, in_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     condition, rest = values[:in_condition], values[in_condition:]
-    carry, _ = _loop(
-        closed(eqn.params["body_jaxpr"]), rest[:in_body], rest[in_body:], [], trace
-    )
+    carry, _ = _loop(closed(eqn.params["body_jaxpr"]), rest[:in_body], rest[in_body:], [], trace)
     outer, trace.path = trace.path, None
     run(closed(eqn.params["cond_jaxpr"]), [*condition, *carry], trace)
     trace.path = outer

@@ -10,6 +10,7 @@ from onebasin.symmetry.rules import (
     Trace,
     Value,
     common_layer,
+    common_statistic,
     elementwise,
     fixed_shape,
     output_shape,
@@ -17,14 +18,83 @@ from onebasin.symmetry.rules import (
     without_rule,
 )
 
-ELEMENTWISE = """
-abs acos acosh add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz
-complex conj cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac
-imag integer_pow is_finite le lgamma log log1p logistic lt max min ne neg nextafter not or
-polygamma population_count pow real regularized_incomplete_beta rem round rsqrt select_n
-shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square sub tan tanh xor
-zeta eq_to le_to lt_to
-""".split()
+ELEMENTWISE = [
+    "abs",
+    "acos",
+    "acosh",
+    "add_any",
+    "and",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bessel_i0e",
+    "bessel_i1e",
+    "cbrt",
+    "ceil",
+    "clamp",
+    "clz",
+    "complex",
+    "conj",
+    "cos",
+    "cosh",
+    "digamma",
+    "div",
+    "eq",
+    "erf",
+    "erf_inv",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "ge",
+    "gt",
+    "igamma",
+    "igammac",
+    "imag",
+    "integer_pow",
+    "is_finite",
+    "le",
+    "lgamma",
+    "log",
+    "log1p",
+    "logistic",
+    "lt",
+    "max",
+    "min",
+    "ne",
+    "neg",
+    "nextafter",
+    "not",
+    "or",
+    "polygamma",
+    "population_count",
+    "pow",
+    "real",
+    "regularized_incomplete_beta",
+    "rem",
+    "round",
+    "rsqrt",
+    "select_n",
+    "shift_left",
+    "shift_right_arithmetic",
+    "shift_right_logical",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "sub",
+    "tan",
+    "tanh",
+    "xor",
+    "zeta",
+    "eq_to",
+    "le_to",
+    "lt_to",
+]
 
 
 @rule(*ELEMENTWISE)
@@ -49,7 +119,10 @@ def _add_or_multiply(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Va
     kind = "add" if eqn.primitive.name == "add" else "multiply"
     for axis in range(len(parameters[0].axes)):
         trace.note(parameters[0], axis, kind)
-    trace.shifts.append(Shift(kind, str(parameters[0].leaf), common_layer(values), result))
+    layer = common_layer(values)
+    if layer is None and kind == "multiply":  # a gain put on the norm's scale instead of the data
+        layer = common_statistic(values)
+    trace.shifts.append(Shift(kind, str(parameters[0].leaf), layer, result))
     return [result]
 
 
@@ -132,7 +205,7 @@ def _concatenate(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]
     del trace
     dimension, shape = eqn.params["dimension"], output_shape(eqn)
     across = concat([value.axes[dimension] for value in values])
-    others = [Value(v.axes[:dimension] + (across,) + v.axes[dimension + 1 :]) for v in values]
+    others = [Value((*v.axes[:dimension], across, *v.axes[dimension + 1 :])) for v in values]
     return [Value(elementwise(shape, others))]
 
 
@@ -191,9 +264,7 @@ def _split(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
     del trace
     value, dimension = values[0], eqn.params["axis"]
     return [
-        value.relaid(
-            value.axes[:dimension] + (part,) + value.axes[dimension + 1 :], value.sources
-        )
+        value.relaid((*value.axes[:dimension], part, *value.axes[dimension + 1 :]), value.sources)
         for part in cut(value.axes[dimension], list(eqn.params["sizes"]))
     ]
 

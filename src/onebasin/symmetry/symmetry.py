@@ -10,9 +10,9 @@ import numpy as np
 
 from onebasin.symmetry import permutation as perm
 from onebasin.symmetry.action import move_tree
-from onebasin.symmetry.layout import Concat, Fixed, Layout, Product, Units, describe, occurrences
+from onebasin.symmetry.layout import Fixed, Layout, Product, Units, describe, occurrences
 from onebasin.symmetry.permutation import Permutation
-from onebasin.trees import Tree, first_difference, leaves_by_path, shapes_by_path
+from onebasin.trees import Tree, first_difference, shapes_by_path
 
 Layouts = Mapping[str, tuple[Layout, ...]]  # key path of a leaf → the layout of each axis
 
@@ -103,7 +103,9 @@ class Symmetry:
                                 f"group '{name}' has {sizes[name]} units in one place and "
                                 f"{len(positions)} on axis {axis} of '{leaf}'"
                             )
-                        role = self.roles.get((leaf, axis), "other") if where == "params" else "other"
+                        role = (
+                            self.roles.get((leaf, axis), "other") if where == "params" else "other"
+                        )
                         place = Place(leaf, axis, positions, text, where, nth, role)
                         places.setdefault(name, []).append(place)
         return tuple(Group(name, sizes[name], tuple(places[name])) for name in sizes)
@@ -238,9 +240,7 @@ class Symmetry:
         return p
 
     def check_shapes(self, params: Tree) -> None:
-        expected = {
-            leaf: tuple(axis.size for axis in axes) for leaf, axes in self.layouts.items()
-        }
+        expected = {leaf: tuple(axis.size for axis in axes) for leaf, axes in self.layouts.items()}
         difference = first_difference(expected, shapes_by_path(params))
         if difference:
             raise ValueError(f"the params are not those of this symmetry: {difference}")

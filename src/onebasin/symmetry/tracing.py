@@ -60,9 +60,7 @@ def find_symmetry(
         )
     symmetry = traced.symmetry()
     if check and symmetry.groups:
-        symmetry.check(
-            apply, params, x, state=state, key=jax.random.key(0) if key is None else key
-        )
+        symmetry.check(apply, params, x, state=state, key=jax.random.key(0) if key is None else key)
     return symmetry
 
 
@@ -159,7 +157,5 @@ def trace_network(apply: Callable[..., Any], params: Tree, x: Any, state: Tree =
     for value in run(closed, values, trace):
         for axis in value.axes:
             ax.fix(axis)
-    unused = tuple(
-        name for (name, _), live in zip(leaves, used, strict=True) if name and not live
-    )
+    unused = tuple(name for (name, _), live in zip(leaves, used, strict=True) if name and not live)
     return Traced(closed, trace, axes, unused)
