@@ -1,0 +1,111 @@
+"""Checkpoints: the state of every lane and all a repetition needs, in one file.
+
+One safetensors file, arrays by key path and JSON in its header, that appears whole or not at
+all: whatever moment a process is killed at, the file is the last complete checkpoint.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from onebasin.posterior.files import write_atomically
+from onebasin.trees import Tree, first_difference, leaves_by_path, shapes_by_path
+
+FORMAT = "onebasin-checkpoint"
+VERSION = "1"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read, or that belongs to another fit."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`states` has a leading axis of lanes; `records` are arrays that grow with the steps."""
+
+    step: int
+    config: dict[str, Any]
+    history: list[dict[str, Any]]
+    arrays: dict[str, np.ndarray]
+
+    def states(self, like: Tree) -> Tree:
+        """The states in the containers of `like`."""
+        arrays = self._under("state/")
+        difference = first_difference(
+            shapes_by_path(like), {name: a.shape for name, a in arrays.items()}
+        )
+        if difference:
+            raise CheckpointError(f"the checkpoint does not fit this fit: {difference}")
+        leaves = [arrays[name] for name in leaves_by_path(like)]
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    def records(self) -> dict[str, np.ndarray]:
+        return self._under("record/")
+
+    def _under(self, prefix: str) -> dict[str, np.ndarray]:
+        return {
+            name.removeprefix(prefix): array
+            for name, array in self.arrays.items()
+            if name.startswith(prefix)
+        }
+
+
+def write_checkpoint(
+    path: Path,
+    *,
+    step: int,
+    config: dict[str, Any],
+    history: list[dict[str, Any]],
+    states: Tree,
+    records: Mapping[str, np.ndarray],
+) -> None:
+    tensors = {f"state/{name}": leaf for name, leaf in leaves_by_path(states).items()}
+    tensors |= {f"record/{name}": array for name, array in records.items()}
+    contiguous = {n: np.ascontiguousarray(a).reshape(np.shape(a)) for n, a in tensors.items()}
+    body = json.dumps({"step": step, "config": config, "history": history})
+    header = {"format": FORMAT, "version": VERSION, "body": body}
+    write_atomically(path, lambda part: save_file(contiguous, part, metadata=header))
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is no whole checkpoint ({error}); delete it and start again"
+        ) from None
+    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path} is no checkpoint this OneBasin reads; give another path, or delete it"
+        )
+    body = json.loads(metadata["body"])
+    return Checkpoint(body["step"], body["config"], body["history"], arrays)
+
+
+def check_same_fit(saved: dict[str, Any], config: dict[str, Any], where: str) -> None:
+    """Refuse to continue another fit; the message names the first setting that differs."""
+    difference = _difference(saved, config)
+    if difference:
+        raise CheckpointError(
+            f"{where} belongs to another fit: {difference}; "
+            "give the same settings, or overwrite it to start again"
+        )
+
+
+def _difference(saved: Any, now: Any, name: str = "") -> str | None:
+    if isinstance(saved, dict) and isinstance(now, dict):
+        for key in [*saved, *(k for k in now if k not in saved)]:
+            found = _difference(saved.get(key), now.get(key), f"{name}.{key}" if name else key)
+            if found:
+                return found
+        return None
+    return None if saved == now else f"{name} was {saved!r} and is {now!r}"

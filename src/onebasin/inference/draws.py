@@ -1,0 +1,128 @@
+"""Draws on their way to disk.
+
+The number of draws is known from the start, so a posterior file of `Samples` can be laid out at
+once, with its header, and filled draw by draw through a memory map. It is called `….part` until
+it is whole. Chain c's k-th draw has its place c·K + k whatever the order they come in, so
+filling a stretch again after a crash does no harm.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from onebasin.posterior import Samples
+from onebasin.posterior.files import FORMAT, VERSION
+from onebasin.posterior.structure import describe
+from onebasin.trees import Tree, leaves_by_path
+
+# Room in the header for what is only known at the end.
+PROVENANCE_ROOM = 65536
+DTYPES = {"float32": "F32", "float64": "F64", "float16": "F16", "int32": "I32"}
+
+
+class DrawStore:
+    """Places for the draws of one run: in memory, or in a file that grows into a posterior."""
+
+    def __init__(self, shapes: Tree, chains: int, per_chain: int, path: Path | None) -> None:
+        self.shapes, self.chains, self.per_chain, self.path = shapes, chains, per_chain, path
+        total = chains * per_chain
+        chain = np.repeat(np.arange(chains, dtype=np.int32), per_chain)
+        layout = {"chain": ((total,), np.dtype(np.int32))}
+        for name, leaf in leaves_by_path(shapes).items():
+            layout[f"draws/{name}"] = ((total, *leaf.shape), np.dtype(leaf.dtype))
+        if path is None:
+            self.arrays = {n: np.zeros(shape, dtype) for n, (shape, dtype) in layout.items()}
+        else:
+            self.arrays = self._map(path, layout)
+        self.arrays["chain"][:] = chain
+
+    def _map(self, path: Path, layout: dict[str, Any]) -> dict[str, np.ndarray]:
+        entries, offset = {}, 0
+        for name, (shape, dtype) in sorted(layout.items(), key=lambda item: -item[1][1].itemsize):
+            size = int(np.prod(shape)) * dtype.itemsize
+            entries[name] = {
+                "dtype": DTYPES[dtype.name],
+                "shape": list(shape),
+                "data_offsets": [offset, offset + size],
+            }
+            offset += size
+        self._entries = entries
+        self._room = _padded(len(self._header(None, {})) + PROVENANCE_ROOM)
+        if not path.exists():
+            with open(path, "wb") as file:
+                file.truncate(8 + self._room + offset)
+            self._write_header(None, {})
+        elif path.stat().st_size != 8 + self._room + offset:
+            raise ValueError(f"{path} has another size than the draws of this fit; delete it")
+        return {
+            name: np.memmap(
+                path,
+                layout[name][1],
+                "r+",
+                8 + self._room + entry["data_offsets"][0],
+                tuple(entry["shape"]),
+            )
+            for name, entry in entries.items()
+        }
+
+    def _header(self, network: Any, provenance: dict[str, Any]) -> bytes:
+        posterior = {
+            "kind": "Samples",
+            "trees": {"draws": describe(self.shapes), "state": None},
+        }
+        metadata = {
+            "format": FORMAT,
+            "version": str(VERSION),
+            "posterior": json.dumps(posterior),
+            "network": json.dumps(network),
+            "provenance": json.dumps(provenance),
+        }
+        return json.dumps({"__metadata__": metadata, **self._entries}).encode()
+
+    def _write_header(self, network: Any, provenance: dict[str, Any]) -> None:
+        header = self._header(network, provenance)
+        if len(header) > self._room:
+            raise ValueError("the provenance of the draws is too long for the file's header")
+        assert self.path is not None
+        with open(self.path, "r+b") as file:
+            file.write(self._room.to_bytes(8, "little") + header.ljust(self._room))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def put(self, chain: int, first: int, draws: Tree) -> None:
+        """Fill the places of one chain's draws number `first` and on; leaves [count, ...]."""
+        for name, leaf in leaves_by_path(draws).items():
+            place = chain * self.per_chain + first
+            self.arrays[f"draws/{name}"][place : place + len(leaf)] = leaf
+
+    def flush(self) -> None:
+        for array in self.arrays.values():
+            if isinstance(array, np.memmap):
+                array.flush()
+
+    def samples(self) -> Samples:
+        """The posterior, backed by the file if there is one."""
+        leaves = [np.asarray(self.arrays[f"draws/{name}"]) for name in leaves_by_path(self.shapes)]
+        draws = jax.tree.unflatten(jax.tree.structure(self.shapes), leaves)
+        return Samples(draws, np.asarray(self.arrays["chain"]))  # pyright: ignore
+
+    def become(self, out: Path, network: Any, provenance: dict[str, Any]) -> None:
+        """The draws are complete: write the final header and take the final name."""
+        assert self.path is not None
+        self.flush()
+        self._write_header(network, provenance)
+        os.replace(self.path, out)
+        self.path = out
+
+    def forget(self) -> None:
+        """Drop the file; on POSIX systems what is mapped stays readable."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def _padded(length: int) -> int:
+    return -(-length // 64) * 64

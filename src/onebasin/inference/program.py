@@ -1,0 +1,121 @@
+"""What a method asks of the loop: pure functions for one lane.
+
+A lane is one independent computation: a variational fit, an ensemble member, a chain. The loop
+runs many at once (runs × members or chains), so nothing here knows about other lanes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.inference.keys import subkey
+from onebasin.problem import Batch, Problem
+from onebasin.trees import Tree
+
+Info = dict[str, jax.Array]
+
+
+def _nothing(key: jax.Array, t: jax.Array) -> Tree:
+    del key, t
+
+
+@dataclass(frozen=True)
+class DrawPlan:
+    """Which steps leave a draw behind, and how it is read from the state."""
+
+    per_lane: int
+    first: int  # the step that ends with the first draw
+    every: int  # steps from one draw to the next
+    read: Callable[[Any], Tree]
+
+    def keeps(self, t: jax.Array) -> jax.Array:
+        since = t - self.first
+        return (since >= 0) & (since % self.every == 0)
+
+    def kept_before(self, t: int) -> int:
+        """How many draws the steps 0 … t−1 have left."""
+        if t <= self.first:
+            return 0
+        return min((t - self.first - 1) // self.every + 1, self.per_lane)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A method on a problem.
+
+    `init(key, data)` makes a lane's state; `step(state, scratch, key, t, data)` moves it and
+    reports the scalars named in `reports`, of which "loss" must stay finite. State is what the
+    next step needs and what a checkpoint holds; scratch is derived from (key, t) alone by
+    `prepare`, again every `prepare_every` steps. `finish` turns the states of one run's lanes into a posterior.
+    """
+
+    lanes: int
+    own_key: bool  # a single lane that takes the run's key as it is
+    steps: int
+    data: Tree
+    reports: tuple[str, ...]
+    init: Callable[[jax.Array, Tree], Any]
+    step: Callable[[Any, Tree, jax.Array, jax.Array, Tree], tuple[Any, Info]]
+    finish: Callable[[Any, Tree | None], Any]
+    seconds_per_step: float
+    steps_per_epoch: int | None
+    likely_cause: str
+    prepare: Callable[[jax.Array, jax.Array], Tree] = _nothing
+    prepare_every: int | None = None
+    draws: DrawPlan | None = None
+    summarise: Callable[[dict[str, np.ndarray], int], dict[str, np.ndarray]] | None = None
+
+
+@dataclass(frozen=True)
+class Minibatches:
+    """A fresh permutation of the examples every epoch, cut into batches of equal size.
+
+    What is left over at the end of a permutation is not seen in that epoch; every example is as
+    likely to be left out as any other.
+    """
+
+    examples: int
+    size: int
+
+    @classmethod
+    def of(cls, problem: Problem, batch_size: int) -> "Minibatches":
+        return cls(problem.num_examples, min(batch_size, problem.num_examples))
+
+    @property
+    def per_epoch(self) -> int:
+        return self.examples // self.size
+
+    def order(self, key: jax.Array, t: jax.Array) -> jax.Array | None:
+        """The permutation of the epoch that step t belongs to."""
+        if self.size == self.examples:
+            return None
+        epoch_key = jax.random.fold_in(subkey(key, "order"), t // self.per_epoch)
+        return jax.random.permutation(epoch_key, self.examples)
+
+    def take(self, data: Batch, order: jax.Array | None, t: jax.Array) -> Batch:
+        if order is None:
+            return data
+        place = (t % self.per_epoch) * self.size
+        picks = jax.lax.dynamic_slice(order, (place,), (self.size,))
+        return Batch(*(a.at[picks].get(mode="promise_in_bounds") for a in (data.x, data.y)))
+
+
+def seconds_per_step(flops: float, num_params: int) -> float:
+    """A nominal duration, from the configuration alone: it only sets how long a chunk is.
+
+    Fixed rates, not measured ones, so that a run and its repetition have the same chunks.
+    """
+    rate, memory, overhead = {
+        "cpu": (1e11, 1e10, 5e-5),
+        "gpu": (1e13, 1e12, 2e-5),
+        "tpu": (5e13, 1e12, 2e-5),
+    }.get(jax.default_backend(), (1e11, 1e10, 5e-5))
+    return flops / rate + 40 * num_params / memory + overhead
+
+
+def training_data(problem: Problem) -> Batch:
+    return Batch(jnp.asarray(problem.x), jnp.asarray(problem.y))

@@ -1,0 +1,173 @@
+"""Mean-field variational inference.
+
+The loss per example is, with θ = m + s ε and the scaling of docs/scaling.md,
+
+    L(m, s) = −(ρ/T)/M Σ_batch log p(y | θ) + KL(q ‖ p)/N.
+
+The std is held as its logarithm. Where a weight does nothing, only the KL acts on it, with the
+gradient −(1 − s²/v)/N in log s: tiny, but of constant sign, so under Adam log s walks at its
+learning rate, whatever 1/N is. With the learning rate of the means it takes log(√v/s₀)/lr steps
+to reach the prior, which is most of a short fit; so log s has a learning rate of its own.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from onebasin.inference.keys import subkey
+from onebasin.inference.methods import VI
+from onebasin.inference.noise import fast_normal_like
+from onebasin.inference.optimisers import direction, schedule
+from onebasin.inference.program import (
+    Info,
+    Minibatches,
+    Program,
+    seconds_per_step,
+    training_data,
+)
+from onebasin.posterior import MeanField
+from onebasin.problem import Batch, Problem
+from onebasin.trees import Tree, num_parameters, tree_dot
+
+
+class Variational(NamedTuple):
+    """The variational parameters."""
+
+    mean: Tree
+    log_std: Tree
+
+
+class VIState(NamedTuple):
+    params: Variational
+    optimiser: Any
+
+
+def build(problem: Problem, method: VI) -> Program:
+    batches = Minibatches.of(problem, method.batch_size)
+    steps = method.epochs * batches.per_epoch
+    optimiser = direction(method.optimiser, method.momentum)
+    rates = learning_rates(method, steps, batches.per_epoch, problem.num_examples)
+
+    def init(key: jax.Array, data: Batch) -> VIState:
+        del data
+        mean = problem.init(subkey(key, "init"))
+        log_std = jax.tree.map(lambda m: jnp.full_like(m, jnp.log(method.initial_std)), mean)
+        params = Variational(mean, log_std)
+        return VIState(params, optimiser.init(params))
+
+    def step(
+        state: VIState, order: Tree, key: jax.Array, t: jax.Array, data: Batch
+    ) -> tuple[VIState, Info]:
+        batch = batches.take(data, order, t)
+        noise_key = jax.random.fold_in(subkey(key, "noise"), t)
+        loss = lambda params: negative_elbo(problem, method, params, batch, key=noise_key)
+        (_, info), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
+        move, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
+        return VIState(descend(state.params, move, rates(t)), optimiser_state), info
+
+    def finish(states: VIState, draws: Tree | None) -> MeanField:
+        del draws
+        mean, log_std = jax.tree.map(lambda leaf: leaf[0], states.params)
+        return MeanField(mean, jax.tree.map(jnp.exp, log_std))
+
+    return Program(
+        lanes=1,
+        own_key=True,
+        reports=("loss", "nll", problem.score_name, "kl"),
+        steps=steps,
+        data=training_data(problem),
+        init=init,
+        step=step,
+        finish=finish,
+        prepare=batches.order,
+        prepare_every=batches.per_epoch,
+        seconds_per_step=seconds_per_step(
+            3 * problem.flops * batches.size * method.samples, 4 * num_parameters(problem.shapes)
+        ),
+        steps_per_epoch=batches.per_epoch,
+        likely_cause=(
+            f"a learning rate of {method.learning_rate:g} that is too high for this problem, or an "
+            f"initial std of {method.initial_std:g} that is too large"
+        ),
+    )
+
+
+def descend(params: Variational, move: Any, rates: tuple[jax.Array, jax.Array]) -> Variational:
+    """Each of the two trees goes down its direction at its own rate."""
+
+    def go(tree: Tree, direction: Tree, rate: jax.Array) -> Tree:
+        return jax.tree.map(lambda p, u: p - rate.astype(p.dtype) * u, tree, direction)
+
+    return Variational(
+        go(params.mean, move.mean, rates[0]), go(params.log_std, move.log_std, rates[1])
+    )
+
+
+def negative_elbo(
+    problem: Problem, method: VI, params: Variational, batch: Batch, *, key: jax.Array
+) -> tuple[jax.Array, Info]:
+    """The loss per example, estimated with fresh noise, and what to report of it."""
+    examples = problem.num_examples
+    scale = 1 / len(batch.x)
+
+    def one(sample_key: jax.Array) -> tuple[jax.Array, Info]:
+        noise = fast_normal_like(params.mean, key=sample_key)
+        theta = jax.tree.map(lambda m, r, e: m + jnp.exp(r) * e, *params, noise)
+        log_likelihood, aux = problem.summed_log_likelihood(theta, batch)
+        if method.kl == "monte-carlo":
+            aux = {**aux, "kl": log_ratio(problem, params, theta) / examples}
+        return -scale * log_likelihood, aux
+
+    if method.samples == 1:
+        expected_nll, info = one(key)
+    else:
+        keys = jax.random.split(key, method.samples)
+        expected_nll, info = jax.tree.map(lambda a: a.mean(0), jax.vmap(one)(keys))
+    if method.kl == "analytic":
+        info = {**info, "kl": analytic_kl(problem, params) / examples}
+    loss = expected_nll + info["kl"]
+    return loss, {"loss": loss, **info}
+
+
+def analytic_kl(problem: Problem, params: Variational) -> jax.Array:
+    """KL(q ‖ p) = Σ ½[(s² + m²)/v − 1 − log(s²/v)]."""
+    terms = jax.tree.map(
+        lambda m, r, v: jnp.sum(
+            0.5 * ((jnp.exp(2 * r) + m**2) / v - 1 + jnp.log(jnp.asarray(v, m.dtype))) - r
+        ),
+        *params,
+        problem.prior_variances,
+    )
+    return jax.tree.reduce(jnp.add, terms)
+
+
+def log_ratio(problem: Problem, params: Variational, theta: Tree) -> jax.Array:
+    """log q(θ) − log p(θ), whose mean under q is the KL (eq. 11 of the published appendix).
+
+    The density of q is taken at fixed m and s (sticking the landing): the dropped score has mean
+    zero, and without it the gradient's noise vanishes as q comes to the posterior.
+    """
+    mean, log_std = jax.lax.stop_gradient(params)
+    deviation = jax.tree.map(lambda t, m, r: (t - m) * jnp.exp(-r), theta, mean, log_std)
+    log_std_sum = jax.tree.reduce(jnp.add, jax.tree.map(jnp.sum, log_std))
+    constant = 0.5 * num_parameters(theta) * math.log(2 * math.pi)
+    log_q = -0.5 * tree_dot(deviation, deviation) - log_std_sum - constant
+    return log_q - problem.log_prior(theta)
+
+
+def learning_rates(method: VI, steps: int, per_epoch: int, examples: int):
+    """t → the learning rates of the means and of log std."""
+    course = schedule(method.schedule, steps, method.warmup_epochs * per_epoch)
+    base = method.learning_rate * (examples if method.learning_rate_on == "sum" else 1)
+    factor = 10.0 if method.optimiser == "adam" else 1.0
+    if method.std_learning_rate is not None:
+        factor = method.std_learning_rate / method.learning_rate
+    rise = max(method.std_delay * steps, 1e-6)
+
+    def rates(t: jax.Array) -> tuple[jax.Array, jax.Array]:
+        rate = base * course(t)
+        return rate, rate * factor ** jnp.minimum(t / rise, 1.0)
+
+    return rates
