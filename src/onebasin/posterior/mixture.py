@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from onebasin.posterior.noise import check_count
 from onebasin.posterior.relabelling import Move, keep
@@ -31,7 +32,7 @@ class Mixture:
                 f"a Mixture of {len(self.components)} components needs as many weights, "
                 f"got shape {np.shape(self.weights)}"
             )
-        if not isinstance(self.weights, jax.core.Tracer):
+        if not isinstance(self.weights, Tracer):
             weights = np.asarray(self.weights)
             # 1e-5 leaves room for float32 weights that were normalised by a division.
             if (weights < 0).any() or not abs(weights.sum() - 1) < 1e-5:

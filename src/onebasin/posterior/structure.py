@@ -5,10 +5,10 @@ Other containers (an Equinox module, a named tuple) are kept by key path only, a
 `load(path, like=...)` puts the arrays back into a tree of the caller's.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
 from onebasin.trees import Tree, first_difference, leaves_by_path, shapes_by_path
 
@@ -29,7 +29,7 @@ def describe(tree: Tree) -> Any:
     return {"paths": list(leaves_by_path(tree))}
 
 
-def rebuild(shape: Any, arrays: dict[str, np.ndarray], path: tuple[str, ...] = ()) -> Tree:
+def rebuild(shape: Any, arrays: Mapping[str, Any], path: tuple[str, ...] = ()) -> Tree:
     """The tree that `describe` described, with the arrays stored under its key paths.
 
     What had containers of another kind comes back as a dictionary of its key paths.
@@ -51,7 +51,7 @@ def rebuild(shape: Any, arrays: dict[str, np.ndarray], path: tuple[str, ...] = (
     raise ValueError(f"unknown container '{kind}'")
 
 
-def rebuild_like(like: Tree, arrays: dict[str, np.ndarray], lead: int) -> Tree:
+def rebuild_like(like: Tree, arrays: Mapping[str, Any], lead: int) -> Tree:
     """The stored arrays in the containers of `like`; an error names the leaf that differs."""
     given = {name: tuple(a.shape) for name, a in arrays.items()}
     difference = first_difference(shapes_by_path(like), given, lead)

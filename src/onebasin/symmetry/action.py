@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from onebasin.symmetry.layout import Layout, gather_index, moves
 from onebasin.trees import Tree, path_name
@@ -55,7 +56,7 @@ def gather(array: Any, by_axis: Mapping[int, np.ndarray]) -> Any:
         raise ValueError(
             f"the permutation is a stack of {draws} but there are {array.shape[0]} draws"
         )
-    if isinstance(array, jax.core.Tracer) or not _on_host(array):
+    if isinstance(array, Tracer) or not _on_host(array):
         return _gather_traced(array, by_axis, stacked)
     host = np.asarray(array)
     moved = _empty_aligned(host)

@@ -89,9 +89,12 @@ def product(parts: "tuple[Axis, ...] | list[Axis]") -> Axis:
         for factor in part.parts if isinstance(part, Product) else (part,):
             if factor.size == 1:
                 continue
-            last = factors[-1] if factors else None
-            if isinstance(factor, Fixed | Uniform) and type(last) is type(factor):
-                factors[-1] = type(factor)(last.size * factor.size)
+            if (
+                isinstance(factor, Fixed | Uniform)
+                and factors
+                and type(factors[-1]) is type(factor)
+            ):
+                factors[-1] = type(factor)(factors[-1].size * factor.size)
             else:
                 factors.append(factor)
     if not factors:
@@ -264,7 +267,11 @@ def _cut_off(axis: Axis, length: int) -> "tuple[Axis, Axis]":
         case Atom():
             parts = (Atom(length), Atom(axis.size - length))
             axis.definition = concat(parts)
-            return tuple(p if p.size > 1 else Uniform(1) for p in parts)
+            first, second = parts
+            return (
+                first if first.size > 1 else Uniform(1),
+                second if second.size > 1 else Uniform(1),
+            )
         case Fixed() | Uniform():
             return type(axis)(length), type(axis)(axis.size - length)
         case Product(parts):

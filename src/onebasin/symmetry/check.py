@@ -212,9 +212,9 @@ def _rounds_to_single(jaxpr: Any) -> bool:
     for eqn in jaxpr.eqns:
         for variable in eqn.outvars:
             dtype = getattr(variable.aval, "dtype", None)
-            if dtype is not None and jnp.issubdtype(dtype, jnp.floating) and variable.aval.shape:
-                if jnp.finfo(dtype).bits < 64:
-                    return True
+            floating = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
+            if floating and variable.aval.shape and jnp.finfo(dtype).bits < 64:
+                return True
         for inner in core.jaxprs_in_params(eqn.params):
             if _rounds_to_single(getattr(inner, "jaxpr", inner)):
                 return True

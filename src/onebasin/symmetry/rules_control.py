@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
@@ -94,7 +95,7 @@ def _with_lineage(value: Value, primitive: str, operands: Sequence[Value]) -> Va
 def constant(array: Any) -> Value:
     """A constant is uniform along the axes along which it does not vary, and fixed along others."""
     shape = tuple(np.shape(array))
-    if jax.dtypes.issubdtype(getattr(array, "dtype", np.float32), jax.dtypes.extended):
+    if jnp.issubdtype(getattr(array, "dtype", np.float32), jax.dtypes.extended):
         return Value(fixed_shape(shape))
     numbers = np.asarray(array)
     axes: list[Axis] = []

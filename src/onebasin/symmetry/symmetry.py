@@ -132,7 +132,7 @@ class Symmetry:
         3
         """
         shapes = {"": shapes_by_path(params), "state:": shapes_by_path(state)}
-        layouts = {
+        layouts: dict[str, dict[str, list[Layout]]] = {
             where: {leaf: [Fixed(n) for n in shape] for leaf, shape in leaves.items()}
             for where, leaves in shapes.items()
         }
@@ -172,7 +172,9 @@ class Symmetry:
     def identity(self) -> Permutation:
         return Permutation({group.name: np.arange(group.size) for group in self.groups})
 
-    def random(self, *, key: jax.Array, transpositions: int | Mapping[str, int] | None = None):
+    def random(
+        self, *, key: jax.Array, transpositions: int | Mapping[str, int] | None = None
+    ) -> Permutation:
         """A random permutation of every group; uniform unless `transpositions` is given.
 
         `transpositions` is the exact NoT of every group (one number, or one by name).
