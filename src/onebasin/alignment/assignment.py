@@ -1,0 +1,144 @@
+"""Linear assignment: the permutation x that maximises Σ_i S[i, x[i]], exactly.
+
+A solve leaves *prices* v behind. With profits u_i = max_j (S_ij − v_j), weak duality says
+that no assignment of any matrix S scores above Σu + Σv, so
+
+    gap = Σ_i u_i + Σ_j v_j − Σ_i S[i, x_i] ≥ 0
+
+bounds what a new solve could gain, and gap = 0 certifies that x is optimal. The prices also
+make the next solve cheap: subtracting u and v changes no optimum, and on a matrix that
+changed little the reduced costs are nearly solved, which the solver sees in its first pass.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+
+import lap
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+BLOCK_ENTRIES = 1 << 17  # float64 entries of one block of rows: stays in the second-level cache
+THREADED_ENTRIES = 1 << 20  # smaller matrices are not worth handing to threads
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The column of every row, and the prices that certify it."""
+
+    columns: np.ndarray
+    prices: np.ndarray
+
+
+def solve(scores: np.ndarray, *, prices: np.ndarray | None = None, name: str = "scores"):
+    """The optimal assignment; `prices` of an earlier solve of a similar matrix save most work."""
+    if len(scores) == 0:
+        return Assignment(np.zeros(0, np.int64), np.zeros(0))
+    if prices is None:
+        prices = np.zeros(len(scores))
+    costs, _ = reduced_costs(scores, prices, name)
+    columns = lap.lapjvr(costs, return_cost=False)[1]
+    return Assignment(columns, _new_prices(costs, columns, prices))
+
+
+def reference(scores: np.ndarray) -> np.ndarray:
+    """The columns found by SciPy: what `solve` is checked against."""
+    return linear_sum_assignment(np.asarray(scores, np.float64), maximize=True)[1]
+
+
+def gap(scores: np.ndarray, columns: np.ndarray, prices: np.ndarray) -> float:
+    """By how much any assignment could beat `columns`, at most; 0 certifies that none does.
+
+    >>> scores = np.array([[3.0, 1.0], [1.0, 2.0]])
+    >>> found = solve(scores)
+    >>> found.columns.tolist(), gap(scores, found.columns, found.prices)
+    ([0, 1], 0.0)
+    """
+    profits = np.empty(len(scores))
+
+    def block(rows: slice) -> None:
+        profits[rows] = (scores[rows] - prices).max(axis=1)
+
+    _over_rows(block, scores.shape)
+    # Summing the differences keeps the digits that separate sums would cancel.
+    return float(np.sum(profits + prices[columns] - scores[np.arange(len(scores)), columns]))
+
+
+def reduced_costs(
+    scores: np.ndarray, prices: np.ndarray, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Costs u_i + v_j − S_ij ≥ 0 in float64, and the profits u; each row has a zero."""
+    costs = np.empty(scores.shape, np.float64)
+    profits = np.empty(len(scores))
+    finite = np.empty(len(scores), bool)
+
+    def block(rows: slice) -> None:
+        part = costs[rows]
+        np.subtract(prices, scores[rows], out=part)
+        low = part.min(axis=1)
+        part -= low[:, None]
+        profits[rows] = -low
+        finite[rows] = np.isfinite(low) & np.isfinite(part.sum(axis=1))
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        _over_rows(block, scores.shape)
+    if not finite.all():
+        raise ValueError(
+            f"the scores of group '{name}' hold NaN or infinity (first at unit "
+            f"{int(np.argmin(finite))}); look for huge values or zero deviations in its leaves"
+        )
+    return costs, profits
+
+
+def _new_prices(costs: np.ndarray, columns: np.ndarray, prices: np.ndarray) -> np.ndarray:
+    """Prices at which `columns` is optimal for the matrix whose reduced costs are given.
+
+    Optimality needs d_j ≤ C_ij − C[i, x_i] + d[x_i] for all i, j, where −d is what is added to
+    the prices: shortest paths in the graph of exchanges, which has no negative cycle because
+    x is optimal. They are found by Bellman and Ford's relaxation; only rows whose own column
+    has just become dearer can lower another, and a warm start leaves few of them.
+    """
+    n = len(costs)
+    own = costs[np.arange(n), columns]
+    change = np.zeros(n)
+    noise = 1e-13 * max(float(own.max(initial=0.0)), np.finfo(np.float64).tiny)
+    row_of = np.empty(n, np.int64)
+    row_of[columns] = np.arange(n)
+    active = np.flatnonzero(own > noise)
+    for _ in range(n):
+        if len(active) == 0:
+            break
+        reach = _lowest(costs, active, change[columns[active]] - own[active])
+        lower = reach < change - noise
+        change[lower] = reach[lower]
+        active = row_of[np.flatnonzero(lower)]
+    return prices - change
+
+
+def _lowest(costs: np.ndarray, rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """min over the given rows of costs[row] + offset, a block at a time."""
+    step = max(1, BLOCK_ENTRIES // costs.shape[1])
+    low = np.full(costs.shape[1], np.inf)
+    for start in range(0, len(rows), step):
+        part = costs[rows[start : start + step]]
+        part += offsets[start : start + step, None]
+        np.minimum(low, part.min(axis=0), out=low)
+    return low
+
+
+def _over_rows(block: Callable[[slice], None], shape: tuple[int, ...]) -> None:
+    """Run `block` on slices of rows; large matrices use all cores (NumPy drops the GIL)."""
+    step = max(1, BLOCK_ENTRIES // max(shape[1], 1))
+    slices = [slice(start, start + step) for start in range(0, shape[0], step)]
+    if shape[0] * shape[1] < THREADED_ENTRIES:
+        for rows in slices:
+            block(rows)
+    else:
+        list(threads().map(block, slices))
+
+
+@cache
+def threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="onebasin-align")

@@ -1,0 +1,136 @@
+"""Coordinate descent: one group at a time to its optimum, until none can gain.
+
+The score never falls. A group is visited again only if a neighbour has moved since; then its
+last prices bound what it could gain (no solve if that is nothing) and warm the solve if it is
+something. A group that sits on two axes of one array is quadratic: its score matrix is the
+slope at the permutation it has, and the step is taken only if the whole score rises.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onebasin.alignment.assignment import gap, solve
+from onebasin.alignment.scores import ScoreTable
+
+
+@dataclass
+class Trace:
+    """The score after every visit that moved a group, with the seconds since the start."""
+
+    scores: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    solves: int = 0
+    began: float = field(default_factory=time.perf_counter)
+
+    def add(self, score: float) -> None:
+        self.scores.append(score)
+        self.seconds.append(time.perf_counter() - self.began)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Where coordinate descent ended."""
+
+    score: float
+    sweeps: int
+    converged: bool
+
+
+@dataclass
+class Matcher:
+    """A score table with what the last solve of every group left behind."""
+
+    table: ScoreTable
+    trace: Trace
+    prices: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def forward(self) -> None:
+        """One pass from the input: each group by the places whose other groups came before.
+
+        At the start nothing is known of the groups ahead, and scoring against them as they
+        happen to lie adds noise; leaving them out finds a far better basin.
+        """
+        known: set[str] = set()
+        waiting = list(self.table.groups)
+        while waiting:
+            ready = [n for n in waiting if self.table.has_known(n, known)] or waiting[:1]
+            name = ready[0]
+            waiting.remove(name)
+            matrix = self.table.scores(name, known)
+            found = solve(matrix, prices=self.prices.get(name), name=name)
+            self.trace.solves += 1
+            self.prices[name] = found.prices
+            self.table.indices[name] = found.columns
+            known.add(name)
+
+    def descend(self, orders: "Orders", max_sweeps: int) -> Descent:
+        """Visit groups until none can gain, or `max_sweeps` sweeps have been made."""
+        table = self.table
+        neighbours = {name: table.neighbours(name) for name in table.groups}
+        score = table.total()
+        self.trace.add(score)
+        waiting = set(table.groups)
+        sweeps = 0
+        while waiting and sweeps < max_sweeps:
+            sweeps += 1
+            for name in orders.next(list(table.groups)):
+                if name not in waiting:
+                    continue
+                waiting.discard(name)
+                gain = self._visit(name, quadratic=name in neighbours[name], score=score)
+                if gain > 0:
+                    score += gain
+                    self.trace.add(score)
+                    waiting |= neighbours[name]
+        return Descent(score, sweeps, not waiting)
+
+    def _visit(self, name: str, *, quadratic: bool, score: float) -> float:
+        """Give a group its best permutation; what that gained (0 if nothing moved)."""
+        table = self.table
+        matrix = table.scores(name)
+        now = table.indices[name]
+        rows = np.arange(len(now))
+        # What rounding makes of a sum of this size is not a gain.
+        entries = matrix[rows, now].astype(np.float64)
+        noise = float(np.finfo(matrix.dtype).eps * np.abs(entries).sum())
+        prices = self.prices.get(name)
+        if prices is not None and gap(matrix, now, prices) <= noise:
+            return 0.0
+        found = solve(matrix, prices=prices, name=name)
+        self.trace.solves += 1
+        self.prices[name] = found.prices
+        gain = float(np.sum(matrix[rows, found.columns].astype(np.float64) - entries))
+        if gain <= noise:
+            return 0.0
+        if quadratic:
+            gain = table.total({**table.indices, name: found.columns}) - score
+            if gain <= noise:
+                return 0.0
+        table.indices[name] = found.columns
+        return gain
+
+
+@dataclass
+class Orders:
+    """In which order a sweep visits the groups: as data flows, back, both in turn, or random."""
+
+    kind: str = "forward"
+    seed: Sequence[int] = (0,)
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("forward", "backward", "alternate", "random"):
+            raise ValueError(
+                f"there is no order '{self.kind}'; use forward, backward, alternate or random"
+            )
+        self._rng = np.random.default_rng(list(self.seed))
+        self._count = 0
+
+    def next(self, names: list[str]) -> list[str]:
+        self._count += 1
+        if self.kind == "random":
+            return [names[i] for i in self._rng.permutation(len(names))]
+        back = self.kind == "backward" or (self.kind == "alternate" and self._count % 2 == 0)
+        return names[::-1] if back else names

@@ -1,0 +1,284 @@
+"""What alignment maximises: inner products of features of the target and of the mover.
+
+An objective is a value, `Objective(name, target, mover, distance)`: two functions that turn a
+posterior into trees shaped like its params, and the distance it stands for. With features
+f⁰ₖ of the target and f¹ₖ of the mover, the score of a permutation P is
+
+    score(P) = Σₖ ⟨f⁰ₖ, P f¹ₖ⟩
+
+and every distance below is a constant minus a multiple of it. m and s are mean and deviation:
+
+| name          | features of the target | of the mover  | distance                               |
+|---------------|------------------------|---------------|----------------------------------------|
+| `w2`          | m₀; s₀                 | m₁; s₁        | W₂² = ‖m₀−Pm₁‖² + ‖s₀−Ps₁‖²            |
+| `l2`          | m₀                     | m₁            | ‖m₀−Pm₁‖²                              |
+| `kl`          | m₀/s₀²; −1/2s₀²        | m₁; s₁²+m₁²   | KL(P#q₁ ‖ q₀)                          |
+| `reverse-kl`  | m₀; −(s₀²+m₀²)/2       | m₁/s₁²; 1/s₁² | KL(q₀ ‖ P#q₁)                          |
+| `kl-reduced`  | m₀/s₀²; −1/2s₀²        | m₁; m₁²       | Σ(m₀−Pm₁)²/s₀², the appendix's form    |
+| `log-density` | m₀/s₀²; −1/2s₀²        | m₁; m₁²       | −log q₀(Pm₁)                           |
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onebasin.posterior.mixture import Mixture
+from onebasin.symmetry import Symmetry
+from onebasin.trees import Tree, first_non_finite, leaves_by_path, shapes_by_path
+
+Features = tuple[Mapping[str, np.ndarray], ...]  # one mapping from leaf to array per feature
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and deviation of every coordinate, as NumPy arrays by leaf."""
+
+    mean: Mapping[str, np.ndarray]
+    std: Mapping[str, np.ndarray] | None  # None for a single point
+
+    def deviations(self, objective: str, which: str) -> Mapping[str, np.ndarray]:
+        """The deviations, all positive, or an error that says where they are missing."""
+        if self.std is None:
+            raise ValueError(
+                f"objective '{objective}' divides by the deviations of the {which}, which is a "
+                "single point; use 'l2', 'w2' or 'log-density', or give a posterior"
+            )
+        for leaf, std in self.std.items():
+            if not (std > 0).all():
+                raise ValueError(
+                    f"objective '{objective}' divides by the deviations of the {which}, and leaf "
+                    f"'{leaf}' has one that is not positive; use 'w2' or 'l2'"
+                )
+        return self.std
+
+    def spread(self) -> Mapping[str, np.ndarray]:
+        """The deviations, zero for a single point."""
+        if self.std is None:
+            return {leaf: np.zeros_like(mean) for leaf, mean in self.mean.items()}
+        return self.std
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Features of both sides, and the symmetry whose places they are scored at."""
+
+    symmetry: Symmetry
+    target: Features
+    mover: Features
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Feature maps of target and mover, and the distance the score stands for.
+
+    A new objective is one such value:
+
+    >>> signs = Objective(
+    ...     "signs",
+    ...     target=lambda q: ({k: np.sign(m) for k, m in q.mean.items()},),
+    ...     mover=lambda q: ({k: np.sign(m) for k, m in q.mean.items()},),
+    ... )
+    """
+
+    name: str
+    target: Callable[[Moments], Features]
+    mover: Callable[[Moments], Features]
+    distance: Callable[[Moments, Moments], float] | None = None  # (target, moved mover)
+    sums: bool = False
+    """Whether features are the same on both sides, so that their mean is a barycentre."""
+    relinearise: bool = False
+    """Whether the features are a slope, to be taken anew after each descent."""
+
+    def problem(self, q: Any, to: Any, symmetry: Symmetry) -> Problem:
+        """The features of `q` (the mover) and `to` (the target), checked."""
+        target, mover = self.target(moments(to)), self.mover(moments(q))
+        # A single point has no deviations: what would multiply them is left out.
+        count = min(len(target), len(mover))
+        return Problem(symmetry, target[:count], mover[:count])
+
+    def measure(self, q: Any, to: Any, symmetry: Symmetry) -> float:
+        """The distance of `q`, as it lies, from `to`."""
+        mover, target = moments(q), moments(to)
+        if self.distance is not None:
+            return self.distance(target, mover)
+        del symmetry
+        return -_dot(self.target(target), self.mover(mover))
+
+
+def moments(posterior: Any) -> Moments:
+    """Mean and deviation by leaf; a params tree is a point, and so is a single draw."""
+    if isinstance(posterior, Moments):
+        return posterior
+    if isinstance(posterior, Mixture):
+        raise ValueError(
+            "a Mixture has no single labelling of its units to align; align its components "
+            "with align_many, or align a MeanField made of its moments()"
+        )
+    if not hasattr(posterior, "moments"):
+        return Moments(_arrays(posterior), None)
+    if getattr(posterior, "num_draws", None) == 1:
+        return Moments(_arrays(posterior.draw(0)), None)
+    mean, std = posterior.moments()
+    return Moments(_arrays(mean), _arrays(std))
+
+
+def check_alike(q: Any, to: Any) -> None:
+    """Refuse two posteriors over different params, or with NaNs, naming the leaf."""
+    shapes, expected = (shapes_by_path(_like(p)) for p in (q, to))
+    for leaf in sorted(expected.keys() | shapes.keys()):
+        if leaf not in shapes or leaf not in expected:
+            where = "only the target has" if leaf not in shapes else "the target has no"
+            raise ValueError(f"these are posteriors of different networks: {where} leaf '{leaf}'")
+        if shapes[leaf] != expected[leaf]:
+            raise ValueError(
+                f"these are posteriors of different networks: leaf '{leaf}' has shape "
+                f"{shapes[leaf]} where the target has {expected[leaf]}"
+            )
+    for name, posterior in (("posterior", q), ("target", to)):
+        bad = first_non_finite(posterior)
+        if bad:
+            raise ValueError(f"the {name} holds NaN or infinity in leaf '{bad}'")
+
+
+def _like(posterior: Any) -> Tree:
+    return posterior.like if hasattr(posterior, "like") else posterior
+
+
+def _arrays(tree: Tree) -> dict[str, np.ndarray]:
+    """Leaves by path as float32 or float64; views of JAX's own memory where that is possible."""
+    arrays = {}
+    for leaf, value in leaves_by_path(tree).items():
+        array = np.asarray(value)
+        wide = array.dtype if array.dtype in (np.float32, np.float64) else np.float32
+        arrays[leaf] = array.astype(wide, copy=False)
+    return arrays
+
+
+def _each(function: Callable[..., np.ndarray], *trees: Mapping[str, np.ndarray]):
+    return {leaf: function(*(tree[leaf] for tree in trees)) for leaf in trees[0]}
+
+
+def _total(function: Callable[..., np.ndarray], *trees: Mapping[str, np.ndarray]) -> float:
+    """Σ over all coordinates, summed in float64 a block at a time."""
+    total = 0.0
+    for leaf in trees[0]:
+        flat = [tree[leaf].reshape(-1) for tree in trees]
+        for start in range(0, flat[0].size, 1 << 16):
+            parts = (f[start : start + (1 << 16)].astype(np.float64) for f in flat)
+            total += float(np.sum(function(*parts)))
+    return total
+
+
+def _dot(a: Features, b: Features) -> float:
+    return sum(_total(np.multiply, x, y) for x, y in zip(a, b, strict=True))
+
+
+def _square_distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return (x - y) ** 2
+
+
+def _w2(target: Moments, q: Moments) -> float:
+    return _total(_square_distance, target.mean, q.mean) + _total(
+        _square_distance, target.spread(), q.spread()
+    )
+
+
+def _kl(q: Moments, p: Moments) -> float:
+    """KL(q ‖ p) of two factorised Gaussians."""
+
+    def terms(mq, sq, mp, sp):
+        return np.log(sp / sq) + (sq**2 + (mq - mp) ** 2) / (2 * sp**2) - 0.5
+
+    return _total(terms, q.mean, q.deviations("kl", "mover"), p.mean, p.deviations("kl", "target"))
+
+
+def _mahalanobis(target: Moments, q: Moments) -> float:
+    std = target.deviations("kl-reduced", "target")
+    return _total(lambda m, s, x: ((x - m) / s) ** 2, target.mean, std, q.mean)
+
+
+def _negative_log_density(target: Moments, q: Moments) -> float:
+    def terms(m, s, x):
+        return 0.5 * ((x - m) / s) ** 2 + np.log(s) + 0.5 * np.log(2 * np.pi)
+
+    return _total(terms, target.mean, target.deviations("log-density", "target"), q.mean)
+
+
+def _precision_features(name: str) -> Callable[[Moments], Features]:
+    def features(q: Moments) -> Features:
+        std = q.deviations(name, "target")
+        return (
+            _each(lambda m, s: m / s**2, q.mean, std),
+            _each(lambda s: -0.5 / s**2, std),
+        )
+
+    return features
+
+
+def _reverse_precision_features(q: Moments) -> Features:
+    std = q.deviations("reverse-kl", "mover")
+    return _each(lambda m, s: m / s**2, q.mean, std), _each(lambda s: 1 / s**2, std)
+
+
+W2 = Objective(
+    "w2",
+    target=lambda q: (q.mean, q.spread()) if q.std is not None else (q.mean,),
+    mover=lambda q: (q.mean, q.spread()) if q.std is not None else (q.mean,),
+    distance=_w2,
+    sums=True,
+)
+L2 = Objective(
+    "l2",
+    target=lambda q: (q.mean,),
+    mover=lambda q: (q.mean,),
+    distance=lambda target, q: _total(_square_distance, target.mean, q.mean),
+    sums=True,
+)
+KL = Objective(
+    "kl",
+    target=_precision_features("kl"),
+    mover=lambda q: (
+        q.mean,
+        _each(lambda m, s: s**2 + m**2, q.mean, q.deviations("kl", "mover")),
+    ),
+    distance=lambda target, q: _kl(q, target),
+)
+# KL(q₀ ‖ P#q₁) = Σ log(Ps₁/s₀) + (s₀² + (m₀ − Pm₁)²) / 2(Ps₁)² − ½; the term m₁²/2s₁² only
+# depends on which coordinates there are, not where they go.
+REVERSE_KL = Objective(
+    "reverse-kl",
+    target=lambda q: (
+        q.mean,
+        _each(lambda m, s: -0.5 * (s**2 + m**2), q.mean, q.deviations("reverse-kl", "target")),
+    ),
+    mover=_reverse_precision_features,
+    distance=lambda target, q: _kl(target, q),
+)
+KL_REDUCED = Objective(
+    "kl-reduced",
+    target=_precision_features("kl-reduced"),
+    mover=lambda q: (q.mean, _each(np.square, q.mean)),
+    distance=_mahalanobis,
+)
+LOG_DENSITY = Objective(
+    "log-density",
+    target=_precision_features("log-density"),
+    mover=lambda q: (q.mean, _each(np.square, q.mean)),
+    distance=_negative_log_density,
+)
+
+OBJECTIVES = {o.name: o for o in (W2, L2, KL, REVERSE_KL, KL_REDUCED, LOG_DENSITY)}
+
+
+def objective_named(objective: Any) -> Any:
+    """An objective by name; a value that already is one is given back."""
+    if not isinstance(objective, str):
+        return objective
+    if objective not in OBJECTIVES:
+        raise ValueError(
+            f"there is no objective '{objective}'; use one of {', '.join(OBJECTIVES)}, "
+            "or give an Objective"
+        )
+    return OBJECTIVES[objective]

@@ -1,0 +1,226 @@
+"""Bring one posterior to another: `align`."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from onebasin.alignment.descent import Descent, Matcher, Orders, Trace
+from onebasin.alignment.frank_wolfe import FrankWolfe
+from onebasin.alignment.objective import check_alike, objective_named
+from onebasin.alignment.scores import ScoreTable
+from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
+
+Start = Any  # "forward", "identity", "random", a Permutation, or an objective whose optimum it is
+
+
+@dataclass(frozen=True)
+class StartReport:
+    """What came of one start."""
+
+    name: str
+    score: float
+    sweeps: int
+    converged: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The permutation that brings `mover` to `target`, and how it was found.
+
+    What needs a pass over all parameters (the moved posterior, the distances) is worked out
+    when it is first asked for.
+    """
+
+    permutation: Permutation
+    score: float
+    objective: str
+    trace: tuple[float, ...]
+    """The score at the start and after every move of the best start; it never falls."""
+    sweeps: int
+    solves: int
+    converged: bool
+    """Whether no group could gain any more, or the sweeps ran out before."""
+    starts: tuple[StartReport, ...]
+    seconds: float
+    trace_seconds: tuple[float, ...] = field(repr=False)
+    mover: Any = field(repr=False)
+    target: Any = field(repr=False)
+    symmetry: Symmetry = field(repr=False)
+    measure: Any = field(repr=False)
+
+    @cached_property
+    def posterior(self) -> Any:
+        """The mover, moved: of the same kind, with the same function."""
+        return self.symmetry.act(self.permutation, self.mover)
+
+    @cached_property
+    def distance_before(self) -> float:
+        return self.measure(self.mover, self.target, self.symmetry)
+
+    @cached_property
+    def distance_after(self) -> float:
+        return self.measure(self.posterior, self.target, self.symmetry)
+
+    @cached_property
+    def transpositions(self) -> Transpositions:
+        """The least number of swaps the permutation is made of (NoT)."""
+        return transpositions(self.permutation)
+
+
+def align(
+    q: Any,
+    *,
+    to: Any,
+    symmetry: Symmetry,
+    objective: Any = "w2",
+    starts: Sequence[Start] | str = "auto",
+    order: str = "forward",
+    search: FrankWolfe | None = None,
+    max_sweeps: int = 100,
+    key: jax.Array | None = None,
+) -> Alignment:
+    """Find the permutation that brings posterior (or params) `q` closest to `to`.
+
+    **Arguments:**
+
+    - `objective`: a name (`w2`, `l2`, `kl`, `reverse-kl`, `kl-reduced`, `log-density`), an
+      `Objective`, or `Activations(apply, x)`; see docs/objectives.md.
+    - `starts`: where to begin. "auto" makes a pass from the input and goes on from there, or
+      from where `q` lies if that scores better. A sequence of "identity", "forward", "random"
+      (needs `key`), permutations and objectives (`Activations(apply, x)` for a start from
+      data) descends from each and keeps the best.
+    - `order`: in which order a sweep visits the groups: forward, backward, alternate, random.
+    - `search`: `FrankWolfe()` looks further where coordinate descent gets stuck.
+    - `max_sweeps`: the result is not `converged` if a start needs more.
+
+    **Returns:** an `Alignment`; its `posterior` is `q` moved, of the same kind.
+    """
+    began = time.perf_counter()
+    objective = objective_named(objective)
+    check_alike(q, to)
+    if max_sweeps < 1:
+        raise ValueError(f"max_sweeps is {max_sweeps}; allow at least one sweep")
+    chosen = _checked_starts(starts, key)
+    seed = (0,) if key is None else tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
+    Orders(order)  # a wrong name is an error before any work
+    problem = objective.problem(q, to, symmetry)
+    reports: list[StartReport] = []
+    best: tuple[Descent, Matcher] | None = None
+    for number, start in enumerate(chosen):
+        since = time.perf_counter()
+        matcher = _begin(start, problem, q, to, symmetry, key, number)
+        end = matcher.descend(Orders(order, (*seed, number)), max_sweeps)
+        if search is not None:
+            end = search.improve(matcher, end, Orders(order, (*seed, number)), max_sweeps)
+        if objective.relinearise:
+            matcher, end = _follow_tangents(
+                objective, matcher, q, to, symmetry, Orders(order, seed), max_sweeps
+            )
+        seconds = time.perf_counter() - since
+        reports.append(StartReport(_name_of(start), end.score, end.sweeps, end.converged, seconds))
+        if best is None or end.score > best[0].score:
+            best = end, matcher
+    assert best is not None
+    end, matcher = best
+    return Alignment(
+        permutation=matcher.table.permutation(),
+        score=end.score,
+        objective=objective.name,
+        trace=tuple(matcher.trace.scores),
+        sweeps=end.sweeps,
+        solves=matcher.trace.solves,
+        converged=end.converged,
+        starts=tuple(reports),
+        seconds=time.perf_counter() - began,
+        trace_seconds=tuple(matcher.trace.seconds),
+        mover=q,
+        target=to,
+        symmetry=symmetry,
+        measure=objective.measure,
+    )
+
+
+def _checked_starts(starts: Sequence[Start] | str, key: jax.Array | None) -> list[Start]:
+    chosen = [starts] if isinstance(starts, str) else list(starts)
+    if not chosen:
+        raise ValueError("starts is empty; give at least one, for example starts=('forward',)")
+    for start in chosen:
+        if isinstance(start, str) and start not in ("auto", "identity", "forward", "random"):
+            raise ValueError(
+                f"there is no start '{start}'; use auto, identity, forward, random, "
+                "a Permutation or Activations(apply, x)"
+            )
+        if isinstance(start, str) and start == "random" and key is None:
+            raise ValueError("a random start needs a key; give key=jax.random.key(…)")
+    return chosen
+
+
+def _name_of(start: Start) -> str:
+    if isinstance(start, str):
+        return start
+    return "given" if isinstance(start, Permutation) else start.name
+
+
+def _begin(
+    start: Start,
+    problem: Any,
+    q: Any,
+    to: Any,
+    symmetry: Symmetry,
+    key: jax.Array | None,
+    number: int,
+) -> Matcher:
+    trace = Trace()
+    if isinstance(start, Permutation):
+        return Matcher(ScoreTable(problem, start), trace)
+    if not isinstance(start, str):
+        found = align(q, to=to, symmetry=symmetry, objective=start)
+        return Matcher(ScoreTable(problem, found.permutation), trace)
+    if start == "random":
+        assert key is not None
+        where = symmetry.random(key=jax.random.fold_in(key, number))
+        return Matcher(ScoreTable(problem, where), trace)
+    matcher = Matcher(ScoreTable(problem, symmetry.identity()), trace)
+    if start == "identity":
+        return matcher
+    lies = matcher.table.total() if start == "auto" else -np.inf
+    matcher.forward()
+    if matcher.table.total() < lies:
+        return Matcher(ScoreTable(problem, symmetry.identity()), trace)
+    return matcher
+
+
+def _follow_tangents(
+    objective: Any,
+    matcher: Matcher,
+    q: Any,
+    to: Any,
+    symmetry: Symmetry,
+    orders: Orders,
+    max_sweeps: int,
+) -> tuple[Matcher, Descent]:
+    """Take the slope anew where the last descent ended, while the true objective rises."""
+    best, sweeps, converged = -np.inf, 0, False
+    kept = matcher
+    trace = Trace(began=matcher.trace.began, solves=matcher.trace.solves)
+    for _ in range(max_sweeps):
+        permutation = matcher.table.permutation()
+        value = -objective.measure(symmetry.act(permutation, q), to, symmetry)
+        if not value > best + 1e-9 * abs(value):
+            converged = True
+            break
+        best, kept = value, matcher
+        trace.add(value)
+        tangent = objective.problem(q, to, symmetry, at=permutation)
+        matcher = Matcher(ScoreTable(tangent, permutation), Trace(began=trace.began))
+        end = matcher.descend(orders, max_sweeps)
+        trace.solves += matcher.trace.solves
+        sweeps += end.sweeps
+    kept.trace = trace
+    return kept, Descent(best, sweeps, converged)
