@@ -1,0 +1,211 @@
+"""The marginalised loss at points of a path, its standard error and its bias.
+
+With p_si the likelihood of draw s at example i and p̄_i = Σ_k w_k mean_{s∈k} p_si,
+
+    L = −(1/N) Σ_i log p̄_i.
+
+Draws are shared by all examples, so the error of L is that of a mean over draws: to first
+order, draw s of stratum k (with S_k draws) moves L by u_s / S_k, where
+
+    u_s = −(1/N) Σ_i w_k (p_si − p̄_ki) / p̄_i,        Var L ≈ Σ_k Var_s(u_s) / S_k.
+
+The log is concave, so L is too large by ½ (1/N) Σ_i Var(p̄_i) / p̄_i² to the next order,
+with Var(p̄_i) = Σ_k w_k² Var_s(p_si) / S_k. Both come from the same log likelihoods; ratios
+are taken in log space.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.evaluation.likelihood import Likelihood
+from onebasin.evaluation.strata import Stratum
+from onebasin.evaluation.streaming import Blocks, along, cut
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Points:
+    """What is known of the loss at the points t, all [points] unless said otherwise."""
+
+    t: np.ndarray
+    nll: np.ndarray
+    bias: np.ndarray
+    accuracy: np.ndarray
+    influences: tuple[np.ndarray, ...]  # one per stratum, [points, draws]
+    draw_nll: tuple[np.ndarray, ...]  # the loss of each single draw, like influences
+    exact: bool
+
+    def merged(self, other: "Points") -> "Points":
+        """Both sets of points, in the order of t."""
+        order = np.argsort(np.concatenate([self.t, other.t]), kind="stable")
+
+        def join(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return np.concatenate([a, b])[order]
+
+        return Points(
+            *(join(getattr(self, n), getattr(other, n)) for n in ("t", "nll", "bias", "accuracy")),
+            tuple(map(join, self.influences, other.influences)),
+            tuple(map(join, self.draw_nll, other.draw_nll)),
+            self.exact,
+        )
+
+    def stderr(self, combination: np.ndarray) -> np.ndarray:
+        """Standard error of `combination` @ nll, for each row of weights [rows, points].
+
+        Points share their draws, so influences are combined before their spread is taken.
+        One draw alone tells nothing of the spread: NaN, unless nothing was random.
+        """
+        if self.exact:
+            return np.zeros(len(combination))
+        variance = np.zeros(len(combination))
+        for influence in self.influences:
+            combined = combination @ influence
+            count = combined.shape[1]
+            if count > 1:
+                variance += combined.var(axis=1, ddof=1) / count
+            else:
+                # A stratum of one draw has influence zero by construction; its spread is unknown.
+                variance += np.nan
+        return np.sqrt(variance)
+
+
+def prepare(
+    sources: Sequence[Stratum], apply: Callable, x: np.ndarray, y: np.ndarray,
+    likelihood: Likelihood, points: int, batch_size: int | None,
+) -> Blocks:
+    """The data in blocks whose log likelihoods and probabilities fit into memory."""
+
+    def bytes_per_row(width: int) -> int:
+        classes = width if likelihood.classifies else 0
+        return sum(
+            4 * (points if s.moves else 1) * (s.count + 2 * classes) for s in sources
+        )
+
+    params, state, _, _ = sources[0].ends(0)
+    blocks, _ = cut(apply, params, state, x, y, likelihood, bytes_per_row, batch_size)
+    return blocks
+
+
+def evaluate(
+    sources: Sequence[Stratum], ts: np.ndarray, apply: Callable, blocks: Blocks,
+    likelihood: Likelihood, correction: Any = None, progress: Progress | None = None,
+) -> Points:
+    """The loss at every t, in one pass over data, draws and points."""
+    total = len(blocks.x)
+    points = len(ts)
+    sums = _Sums(points, [s.count for s in sources])
+    done, work = 0, sum(s.count for s in sources) * -(-total // blocks.rows)
+    for x, y, real in blocks:
+        log_ps, probs = [], []
+        for source in sources:
+            own = jnp.asarray(ts if source.moves else ts[:1], jnp.float32)
+            change = correction if source.moves else None
+            log_p = np.empty((len(own), source.count, real), np.float32)
+            classes = _classes(apply, source, x, likelihood)
+            summed = jnp.zeros((len(own), blocks.rows, classes), jnp.float32)
+            pending = None
+            for s in range(source.count):
+                # The next draw is under way while the last one's numbers are copied.
+                found, summed = along(
+                    apply, likelihood, source.ends(s), own, change, x, y, summed
+                )
+                if pending is not None:
+                    log_p[:, s - 1] = np.asarray(pending)[:, :real]
+                pending = found
+                done += 1
+                if progress is not None:
+                    progress(done, work)
+            log_p[:, source.count - 1] = np.asarray(pending)[:, :real]
+            log_ps.append(log_p)
+            probs.append(np.asarray(summed)[:, :real])
+        labels = None if y is None else np.asarray(y).reshape(blocks.rows, -1)[:real, 0]
+        sums.add(ts, sources, log_ps, probs, labels, likelihood.classifies)
+    if not np.isfinite(sums.nll).all():
+        where = ts[~np.isfinite(sums.nll)][0]
+        raise ValueError(
+            f"the network's likelihood is not finite at t = {where:g}; look for NaN or infinity "
+            "in the posteriors and in the data"
+        )
+    exact = all(s.exact for s in sources)
+    return sums.points(ts, total, exact)
+
+
+def _classes(apply: Callable, source: Stratum, x: jax.Array, likelihood: Likelihood) -> int:
+    if not likelihood.classifies:
+        return 0
+    from onebasin.evaluation.streaming import forward
+
+    params, state, _, _ = source.ends(0)
+    return jax.eval_shape(lambda p, b, s: forward(apply, p, b, s), params, x[0], state).shape[-1]
+
+
+class _Sums:
+    """Sums over the examples seen so far."""
+
+    def __init__(self, points: int, counts: Sequence[int]) -> None:
+        self.nll = np.zeros(points)
+        self.bias = np.zeros(points)
+        self.hits = np.zeros(points)
+        self.influences = [np.zeros((points, count)) for count in counts]
+        self.draw_nll = [np.zeros((points, count)) for count in counts]
+
+    def add(
+        self, ts: np.ndarray, sources: Sequence[Stratum], log_ps: Sequence[np.ndarray],
+        probs: Sequence[np.ndarray], labels: np.ndarray | None, classifies: bool,
+    ) -> None:
+        for j, t in enumerate(ts):
+            at = [j if source.moves else 0 for source in sources]
+            weights = [source.weight(float(t)) for source in sources]
+            parts = [p[k] for p, k in zip(log_ps, at, strict=True)]
+            log_mean = _log_mean(parts, weights)
+            self.nll[j] -= log_mean.sum(dtype=np.float64)
+            for k, (log_p, weight) in enumerate(zip(parts, weights, strict=True)):
+                self.draw_nll[k][j] -= log_p.sum(axis=1, dtype=np.float64)
+                if weight == 0 or len(log_p) == 1:
+                    continue
+                ratio = np.exp(log_p - log_mean)
+                mean = ratio.mean(axis=0, dtype=np.float64)
+                deviation = ratio - mean.astype(np.float32)
+                self.influences[k][j] -= weight * deviation.sum(axis=1, dtype=np.float64)
+                count = len(log_p)
+                spread = np.einsum("si,si->", deviation, deviation, dtype=np.float64) / (count - 1)
+                self.bias[j] += 0.5 * weight**2 * spread / count
+            if classifies and labels is not None:
+                mixed = sum(
+                    (w / s.count) * p[k]
+                    for w, s, p, k in zip(weights, sources, probs, at, strict=True)
+                )
+                self.hits[j] += (np.argmax(mixed, axis=-1) == labels).sum()
+            else:
+                self.hits[j] = np.nan
+
+    def points(self, ts: np.ndarray, total: int, exact: bool) -> Points:
+        return Points(
+            np.asarray(ts, np.float64),
+            self.nll / total,
+            self.bias / total,
+            self.hits / total,
+            tuple(u / total for u in self.influences),
+            tuple(d / total for d in self.draw_nll),
+            exact,
+        )
+
+
+def _log_mean(parts: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
+    """log Σ_k w_k mean_s exp(log p_s), for each example."""
+    parts, weights = zip(*((p, w) for p, w in zip(parts, weights, strict=True) if w > 0))
+    top = np.max([p.max(axis=0) for p in parts], axis=0)
+    # All draws at −∞ give −∞, not NaN.
+    top = np.where(np.isfinite(top), top, 0.0).astype(np.float32)
+    total = sum(
+        (w / len(p)) * np.exp(p - top).sum(axis=0, dtype=np.float64)
+        for p, w in zip(parts, weights, strict=True)
+    )
+    with np.errstate(divide="ignore"):
+        return (top + np.log(total)).astype(np.float32)

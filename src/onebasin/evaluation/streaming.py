@@ -1,0 +1,152 @@
+"""Running a network over data, draws and points of a path in bounded memory.
+
+Data are taken in blocks; within a block, draws one at a time, and for each draw all points t
+in one compiled call that walks through small batches. So noise is drawn once for all t, and
+what is kept is only the log likelihood of every (t, draw, example) of the block and the
+summed class probabilities. Blocks are as large as `BLOCK_BYTES` allows.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from onebasin.evaluation.likelihood import Likelihood, check_labels, check_outputs
+from onebasin.evaluation.strata import Ends
+from onebasin.paths.points import lerp
+from onebasin.trees import Tree
+
+BLOCK_BYTES = 1 << 28  # log likelihoods and summed probabilities of one block of data
+BATCH_BYTES = 1 << 26  # the largest array inside the network, for one small batch
+LARGEST_BATCH = 2048  # more rows than this make matrix products no faster
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The data cut into blocks of equal shape: `batches` × `batch` rows, the last one padded."""
+
+    x: np.ndarray
+    y: np.ndarray | None
+    batch: int
+    batches: int
+
+    def __iter__(self) -> Iterator[tuple[jax.Array, jax.Array | None, int]]:
+        """x [batches, batch, ...], y likewise, and how many rows are real."""
+        size = self.batch * self.batches
+        for start in range(0, len(self.x), size):
+            rows = np.minimum(np.arange(start, start + size), len(self.x) - 1)
+            real = min(size, len(self.x) - start)
+            yield self._cut(self.x, rows), None if self.y is None else self._cut(self.y, rows), real
+
+    def _cut(self, array: np.ndarray, rows: np.ndarray) -> jax.Array:
+        return jnp.asarray(array[rows].reshape(self.batches, self.batch, *array.shape[1:]))
+
+    @property
+    def rows(self) -> int:
+        return self.batch * self.batches
+
+
+def forward(apply: Callable, params: Tree, x: jax.Array, state: Tree) -> jax.Array:
+    """The network's outputs, with running statistics where there are any."""
+    return apply(params, x) if state is None else apply(params, x, state)
+
+
+def cut(
+    apply: Callable, params: Tree, state: Tree, x: np.ndarray, y: np.ndarray | None,
+    likelihood: Likelihood | None, bytes_per_row: Callable[[int], int], batch_size: int | None,
+) -> tuple[Blocks, tuple[int, ...]]:
+    """Blocks for these data and the shape of one example's outputs; bad shapes and labels are refused here.
+
+    `bytes_per_row(outputs)` says what one example costs while its block is being worked on.
+    """
+    probe = jax.ShapeDtypeStruct((2, *x.shape[1:]), jnp.asarray(x[:0]).dtype)
+    try:
+        jaxpr, outputs = jax.make_jaxpr(
+            lambda p, b, s: forward(apply, p, b, s), return_shape=True
+        )(params, probe, state)
+    except TypeError as error:
+        raise ValueError(
+            f"the network cannot be run on examples of shape {x.shape[1:]}: {error}"
+        ) from error
+    shape = check_outputs(outputs, 2)
+    if y is not None and likelihood is not None:
+        y = check_labels(y, likelihood, shape)
+    width = int(np.prod(shape[1:]))
+    if batch_size is None:
+        batch_size = max(1, min(LARGEST_BATCH, 2 * BATCH_BYTES // _largest(jaxpr.jaxpr)))
+    elif batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    rows = max(1, min(len(x), BLOCK_BYTES // max(bytes_per_row(width), 1)))
+    rows = -(-len(x) // -(-len(x) // rows))  # blocks of even size
+    batches = -(-rows // batch_size)
+    return Blocks(x, y, -(-rows // batches), batches), shape[1:]
+
+
+def _largest(jaxpr: Any) -> int:
+    """Bytes of the largest intermediate array of a computation."""
+    sizes = [1]
+    for eqn in jaxpr.eqns:
+        sizes += [v.aval.size * v.aval.dtype.itemsize for v in eqn.outvars if hasattr(v.aval, "size")]
+        for value in eqn.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                sizes.append(_largest(inner))
+    return max(sizes)
+
+
+@partial(jax.jit, static_argnames=("apply", "likelihood"), donate_argnames=("summed",))
+def along(
+    apply: Callable, likelihood: Likelihood, ends: Ends, ts: jax.Array, correction: Any,
+    x: jax.Array, y: jax.Array, summed: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Log likelihoods [points, rows] of one draw at every t; its probabilities are added up.
+
+    `correction` is None or a pair of trees (scale, shift) with a leading axis of points, by
+    which a repaired path changes the params: θ_t ← scale·θ_t + shift.
+    """
+    params0, state0, params1, state1 = ends
+
+    def at(_: None, point: Any) -> tuple[None, tuple[jax.Array, jax.Array]]:
+        t, change, total = point
+        params = lerp(t, params0, params1)
+        if change is not None:
+            params = jax.tree.map(lambda p, a, b: p * a + b, params, *change)
+        state = lerp(t, state0, state1)
+
+        def batch(xy: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            outputs = forward(apply, params, xy[0], state)
+            log_p = likelihood(outputs, xy[1]).astype(total.dtype)
+            probs = jax.nn.softmax(outputs) if likelihood.classifies else jnp.zeros((len(xy[0]), 0))
+            return log_p, probs.astype(total.dtype)
+
+        log_p, probs = lax.map(batch, (x, y))
+        return None, (log_p.reshape(-1), total + probs.reshape(total.shape))
+
+    _, found = lax.scan(at, None, (ts, correction, summed))
+    return found
+
+
+@partial(jax.jit, static_argnames=("apply",))
+def log_probabilities(
+    apply: Callable, params: Tree, state: Tree, x: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Log class probabilities [rows, classes] of one draw, and their entropy [rows]."""
+
+    def batch(part: jax.Array) -> tuple[jax.Array, jax.Array]:
+        log_p = jax.nn.log_softmax(forward(apply, params, part, state))
+        return log_p, -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
+
+    log_p, entropy = lax.map(batch, x)
+    return log_p.reshape(-1, log_p.shape[-1]), entropy.reshape(-1)
+
+
+@partial(jax.jit, static_argnames=("apply",))
+def plain_outputs(apply: Callable, params: Tree, state: Tree, x: jax.Array) -> jax.Array:
+    """The network's outputs [rows, ...] of one draw."""
+    outputs = lax.map(lambda part: forward(apply, params, part, state), x)
+    return outputs.reshape(-1, *outputs.shape[2:])

@@ -1,0 +1,90 @@
+"""Couplings: which draw of one end belongs to which of the other, and how factors are turned."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.posterior import LowRank, Samples
+from onebasin.trees import Tree
+
+
+def pair_draws(q0: Samples, q1: Samples) -> tuple[Samples, Samples, str]:
+    """Both sets with draws in the order of an optimal pairing, and what was done to get there.
+
+    The pairing minimises the summed squared distance (a linear assignment). Sets of different
+    size have no pairing: the larger is thinned to the smaller's size at even steps, which
+    keeps the spread over a chain and needs no key.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    count = min(q0.num_draws, q1.num_draws)
+    note = ""
+    if q0.num_draws != q1.num_draws:
+        larger = max(q0.num_draws, q1.num_draws)
+        note = f"the larger set was thinned evenly from {larger} to {count} draws"
+    q0, q1 = thin(q0, count), thin(q1, count)
+    rows, columns = linear_sum_assignment(squared_distances(q0.draws, q1.draws))
+    del rows  # SciPy returns them in order
+    paired = take(q1, columns)
+    return q0, Samples(paired.draws, q0.chain, paired.state), note
+
+
+def thin(q: Samples, count: int) -> Samples:
+    """`count` draws at even steps through the set."""
+    if count == q.num_draws:
+        return q
+    return take(q, np.arange(count) * q.num_draws // count)
+
+
+def take(q: Samples, indices: np.ndarray) -> Samples:
+    def pick(tree: Tree) -> Tree:
+        return jax.tree.map(lambda leaf: leaf[indices], tree)
+
+    return Samples(pick(q.draws), q.chain[indices], pick(q.state))
+
+
+def squared_distances(draws0: Tree, draws1: Tree) -> np.ndarray:
+    """‖a_i − b_j‖² for all pairs of draws, by one matrix product per leaf.
+
+    Both sides are centred by the same point first, so that the difference of large numbers
+    in ‖a‖² + ‖b‖² − 2⟨a, b⟩ loses little.
+    """
+    total: Any = 0.0
+    for a, b in zip(jax.tree.leaves(draws0), jax.tree.leaves(draws1), strict=True):
+        a, b = (np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in (a, b))
+        centre = 0.5 * (a.mean(0) + b.mean(0))
+        a, b = a - centre, b - centre
+        total = total + (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
+    return np.maximum(total, 0.0)
+
+
+def rotate_factors(q0: LowRank, q1: LowRank) -> LowRank:
+    """q1 with its factors turned onto those of q0 (orthogonal Procrustes).
+
+    z is isotropic, so F₁ and F₁R give the same Gaussian for any orthogonal R; the R that
+    minimises ‖F₀ − F₁R‖² is UVᵀ for the singular vectors of F₁ᵀF₀. Leaves hold the columns
+    of F as rows, so the rotated rows are Rᵀ times the rows.
+    """
+    if q0.rank == 0:
+        return q1
+    return LowRank(q1.mean, q1.std, _rotated(q0.factors, q1.factors), q1.state)
+
+
+def _rotated(factors0: Tree, factors1: Tree) -> Tree:
+    gram = cross_gram(factors1, factors0)
+    left, _, right = np.linalg.svd(gram)
+    rotation = left @ right
+    return jax.tree.map(
+        lambda f: jnp.tensordot(jnp.asarray(rotation.T, f.dtype), f, axes=1), factors1
+    )
+
+
+def cross_gram(factors0: Tree, factors1: Tree) -> np.ndarray:
+    """F₀ᵀF₁, [rank₀, rank₁]."""
+    total: Any = 0.0
+    for a, b in zip(jax.tree.leaves(factors0), jax.tree.leaves(factors1), strict=True):
+        a, b = (np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in (a, b))
+        total = total + a @ b.T
+    return total
