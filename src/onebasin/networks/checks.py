@@ -1,0 +1,34 @@
+"""What the fields of a network may be; the same rules for Python and for a config."""
+
+from typing import Any
+
+from onebasin.networks.activations import ACTIVATIONS
+
+
+def check_count(network: str, field: str, value: Any) -> None:
+    """Raise unless `value` is a positive whole number."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{network}: {field} must be a positive whole number, got {value!r}")
+
+
+def check_counts(network: str, field: str, values: Any) -> None:
+    """Raise unless `values` is a list or tuple of positive whole numbers."""
+    if not isinstance(values, list | tuple):
+        raise ValueError(f"{network}: {field} must be a list of whole numbers, got {values!r}")
+    for value in values:
+        check_count(network, field, value)
+
+
+def check_activation(network: str, value: Any) -> None:
+    """Raise unless `value` names an activation."""
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"{network}: activation must be one of {known}, got {value!r}")
+
+
+def check_images(network: str, x: Any) -> None:
+    """Raise unless `x` is a batch of images."""
+    if x.ndim != 4:
+        raise ValueError(
+            f"{network} takes images of shape [n, height, width, channels], got shape {x.shape}"
+        )

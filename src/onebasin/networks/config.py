@@ -1,0 +1,71 @@
+"""Networks to and from plain JSON-able dictionaries, for files and command lines.
+
+    {"kind": "MLP", "widths": [512, 512, 512], "num_classes": 10, "activation": "relu",
+     "input_shape": [28, 28, 1]}
+
+`input_shape` (one example, without the batch) is optional: the network does not need it, but
+whoever reads a file and wants to trace the network does.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from onebasin.networks.checks import check_counts
+from onebasin.networks.lenet import LeNet
+from onebasin.networks.mlp import MLP
+from onebasin.networks.resnet import ResNet20
+
+KINDS = {"MLP": MLP, "LeNet": LeNet, "ResNet20": ResNet20}
+_FLAX_FIELDS = {"parent", "name"}
+
+
+def to_config(
+    network: MLP | LeNet | ResNet20, input_shape: tuple[int, ...] | None = None
+) -> dict[str, Any]:
+    """The config of one of our networks."""
+    kind = type(network).__name__
+    if KINDS.get(kind) is not type(network):
+        raise ValueError(
+            f"only {', '.join(KINDS)} have a config, got {kind}; keep your own network's settings "
+            f"with the code that builds it"
+        )
+    config: dict[str, Any] = {"kind": kind}
+    for field in _fields(type(network)):
+        value = getattr(network, field)
+        config[field] = list(value) if isinstance(value, tuple) else value
+    if input_shape is not None:
+        check_counts(kind, "input_shape", input_shape)
+        config["input_shape"] = [int(n) for n in input_shape]
+    return config
+
+
+def from_config(config: Mapping[str, Any]) -> MLP | LeNet | ResNet20:
+    """The network a config describes; fields that are left out take their defaults."""
+    if not isinstance(config, Mapping):
+        raise ValueError(f"a network config is a dictionary, got {type(config).__name__}")
+    kind = config.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"network kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    get_input_shape(config)
+    values = {key: value for key, value in config.items() if key not in ("kind", "input_shape")}
+    known = _fields(KINDS[kind])
+    for key in values:
+        if key not in known:
+            raise ValueError(f"{kind} has no field {key!r}; it has {', '.join(known)}")
+    # A list becomes the tuple it was; every other type is checked by the network itself.
+    values = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+    return KINDS[kind](**values)
+
+
+def get_input_shape(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The shape of one example, if the config states it."""
+    shape = config.get("input_shape")
+    if shape is None:
+        return None
+    check_counts(str(config.get("kind")), "input_shape", shape)
+    return tuple(shape)
+
+
+def _fields(kind: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind) if field.name not in _FLAX_FIELDS]
