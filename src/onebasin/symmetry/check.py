@@ -62,12 +62,15 @@ def check(
     seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
     with jax.numpy_dtype_promotion("standard"):
         with jax.enable_x64(True):
-            network = Randomised(apply, params, x, state, seed, np.float64)
-            if network.can_run():
-                single = network.computes_single()
-                return _check(symmetry, network, seed, "float32" if single else "float64")
+            # A few rows make it quick, but the function may be written for its batch alone.
+            for rows in (ROWS, None):
+                network = Randomised(apply, params, x, state, seed, np.float64, rows)
+                if network.can_run():
+                    single = network.computes_single()
+                    return _check(symmetry, network, seed, "float32" if single else "float64")
         # Some networks insist on single precision, e.g. for the carry of a scan.
-        return _check(symmetry, Randomised(apply, params, x, state, seed, None), seed, "float32")
+        network = Randomised(apply, params, x, state, seed, None, None)
+        return _check(symmetry, network, seed, "float32")
 
 
 def _check(symmetry: Symmetry, network: "Randomised", seed: list[int], precision: str) -> Report:
@@ -124,10 +127,11 @@ class Randomised:
         state: Tree,
         seed: list[int],
         dtype: type | None,
+        rows: int | None,
     ) -> None:
         self.apply, self.params, self.state = apply, params, state
         self.seed, self.dtype = seed, dtype
-        self.x = self._few_rows(x)
+        self.x = self._rows_of(x, rows)
         self._jitted = jax.jit(apply)
 
     def settle(self) -> tuple[Tree, Tree, np.ndarray]:
@@ -189,16 +193,16 @@ class Randomised:
             array = array + noise * (0.5 * size if size > 0 else 0.3)
         return array.astype(self.dtype or leaf.dtype)
 
-    def _few_rows(self, x: Any) -> Any:
-        """A few rows, with noise: a batch of zeros or of equal rows would hide errors."""
+    def _rows_of(self, x: Any, rows: int | None) -> Any:
+        """The first rows, with noise: a batch of zeros or of equal rows would hide errors."""
 
         def leaf(value: Any) -> Any:
             if isinstance(value, jax.ShapeDtypeStruct):
                 value = np.zeros(value.shape, value.dtype)
             if not jnp.issubdtype(value.dtype, jnp.inexact):
-                return value[:ROWS] if np.ndim(value) else value
+                return value[:rows] if np.ndim(value) else value
             array = np.asarray(value, np.float64)
-            array = array[:ROWS] if array.ndim else array
+            array = array[:rows] if array.ndim else array
             noise = self._rng("x").standard_normal(array.shape)
             return (array + 0.1 * (1 + array.std()) * noise).astype(self.dtype or value.dtype)
 
