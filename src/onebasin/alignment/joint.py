@@ -1,0 +1,372 @@
+"""Bring any number of posteriors, or draws, into one basin: `align_many`.
+
+There is no reference: every member is aligned to the barycentre of the others, in turn, until
+none moves. Each has one permutation into the common frame, so going from i to j to k is the
+same as going from i to k. For features f that are the same on both sides (w2, l2), the spread
+
+    V = (1/n) Σᵢ ‖Pᵢfᵢ − f̄‖² = (1/n) (Σᵢ ‖fᵢ‖² − ‖Σᵢ Pᵢfᵢ‖² / n)
+
+falls with every step. Started at the identity it hardly moves (the mean of unaligned members
+is a compromise that suits each of them as it lies), so all are first aligned to one of them,
+the one to which the others come closest.
+
+`log-density` then alternates between fitting one factorised Gaussian to all and moving each
+to where the Gaussian is highest: both raise the mean log-density.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import cpu_count
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from onebasin.alignment.members import (
+    Match,
+    Members,
+    Sums,
+    add,
+    match,
+    moved,
+    square_norm,
+    zeros,
+)
+from onebasin.alignment.objective import L2, Features, Moments, objective_named
+from onebasin.alignment.scores import Indices
+from onebasin.posterior.mean_field import MeanField
+from onebasin.posterior.samples import Samples
+from onebasin.symmetry import Permutation, Symmetry, stack
+
+BATCH = 4  # members matched at once; fixed, so that results do not depend on the machine
+SEQUENTIAL = 8  # up to this many members go one at a time
+CANDIDATES, TRIALS = 3, 6  # anchors tried, and members each is tried on
+START_SWEEPS = 4  # sweeps against the anchor; the barycentre is the better judge
+FLOOR = 1e-3  # least variance of the Gaussian, as a share of its leaf's mean variance
+
+
+@dataclass(frozen=True)
+class JointAlignment:
+    """One permutation for each member into a common frame, and how they were found."""
+
+    permutations: tuple[Permutation, ...]
+    objective: str
+    trace: tuple[float, ...]
+    """w2, l2: minus the spread V after the start and every round; log-density: its mean."""
+    rounds: int
+    converged: bool
+    anchor: int
+    """The member all were aligned to at the start."""
+    seconds: float
+    members: Any = field(repr=False)
+    symmetry: Symmetry = field(repr=False)
+
+    @cached_property
+    def stacked(self) -> Permutation:
+        """All permutations as one, with one row for each member."""
+        return stack(list(self.permutations))
+
+    @cached_property
+    def posteriors(self) -> Any:
+        """The members, moved: a tuple of posteriors, or `Samples` if that was given."""
+        if isinstance(self.members, Samples):
+            return self.symmetry.act(self.stacked, self.members)
+        pairs = zip(self.permutations, self.members, strict=True)
+        return tuple(self.symmetry.act(p, q) for p, q in pairs)
+
+    @cached_property
+    def barycenter(self) -> MeanField:
+        """The W₂ barycentre of the moved posteriors; of points, their mean and deviation."""
+        if isinstance(self.members, Samples):
+            return MeanField(*self.posteriors.moments())
+        if any(not hasattr(q, "moments") for q in self.members):
+            draws = jax.tree.map(lambda *leaves: jnp.stack(leaves), *self.posteriors)
+            return MeanField(*Samples(draws).moments())
+        means, stds = zip(*(q.moments() for q in self.posteriors), strict=True)
+
+        def average(*leaves: jax.Array) -> jax.Array:
+            return sum(leaves[1:], start=leaves[0]) / len(leaves)
+
+        return MeanField(jax.tree.map(average, *means), jax.tree.map(average, *stds))
+
+
+def align_many(
+    posteriors: Sequence[Any] | Samples,
+    *,
+    symmetry: Symmetry,
+    objective: Any = "w2",
+    max_rounds: int = 20,
+    tolerance: float = 1e-4,
+    max_sweeps: int = 100,
+) -> JointAlignment:
+    """Find one permutation for each posterior (or draw) that brings all into one basin.
+
+    **Arguments:**
+
+    - `posteriors`: a list of posteriors or params, or `Samples`, whose draws are the members.
+    - `objective`: `w2` or `l2` (to the barycentre of the others), or `log-density` (to one
+      Gaussian fitted to all).
+    - `max_rounds`, `tolerance`: stop after so many rounds, or once a round changes the
+      spread (or the mean log-density) by less than this share of what alignment changed so far.
+
+    **Returns:** a `JointAlignment`.
+    """
+    began = time.perf_counter()
+    objective = objective_named(objective)
+    if not (objective.sums or objective.name == "log-density"):
+        raise ValueError(
+            f"objective '{objective.name}' has no barycentre; use w2, l2 or log-density"
+        )
+    if max_rounds < 1:
+        raise ValueError(f"max_rounds is {max_rounds}; allow at least one round")
+    members = Members.of(posteriors)
+    first = objective if objective.sums else objective_named("w2")
+    if any(members[i].std is None for i in range(min(len(members), 2))):
+        first = L2  # points have no deviations to score
+    with _Workers(len(members)) as workers:
+        job = _Joint(members, symmetry, first.mover, workers, max_sweeps)
+        anchor = job.start()
+        trace, converged = job.rounds(max_rounds, tolerance)
+        if not objective.sums:
+            trace, converged = _to_gaussian(job, max_rounds, tolerance)
+    return JointAlignment(
+        permutations=tuple(Permutation(indices) for indices in job.indices),
+        objective=objective.name,
+        trace=tuple(trace),
+        rounds=len(trace) - 1,
+        converged=converged,
+        anchor=anchor,
+        seconds=time.perf_counter() - began,
+        members=members.source,
+        symmetry=symmetry,
+    )
+
+
+class _Workers:
+    """Independent matches side by side; each then has one core to itself."""
+
+    def __init__(self, members: int) -> None:
+        self.parallel = members > SEQUENTIAL
+        self.pool = ThreadPoolExecutor(cpu_count()) if self.parallel else None
+        # With as many matches as cores, a BLAS that also takes all cores only gets in the way.
+        limits: AbstractContextManager[Any] = nullcontext()
+        self.limits = threadpool_limits(1) if self.parallel else limits
+
+    def __enter__(self) -> "_Workers":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(wait=True, cancel_futures=True)
+        self.limits.__exit__(None, None, None)
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        return list(map(function, items) if self.pool is None else self.pool.map(function, items))
+
+
+@dataclass
+class _Joint:
+    """The permutations so far, and the sum of all moved features."""
+
+    members: Members
+    symmetry: Symmetry
+    features: Callable[[Moments], Features]
+    workers: _Workers
+    max_sweeps: int
+
+    def __post_init__(self) -> None:
+        still = dict(self.symmetry.identity().indices)
+        self.indices: list[Indices] = [dict(still) for _ in range(len(self.members))]
+        self.norms = 0.0
+        self.sums: Sums = ()
+
+    def start(self) -> int:
+        """Align all to the candidate to which a few of them come closest; its number."""
+        count = len(self.members)
+        candidates = np.unique(np.linspace(0, count - 1, min(CANDIDATES, count)).astype(int))
+        if count <= 2:
+            candidates = candidates[:1]
+        trials = np.unique(np.linspace(0, count - 1, min(TRIALS, count)).astype(int))
+        best, anchor, done = np.inf, 0, {}
+        for candidate in candidates.tolist():
+            found = self._match_to(candidate, [i for i in trials.tolist() if i != candidate])
+            target = self.features(self.members[candidate])
+            norm = square_norm(target)
+            apart = [norm + _square_distance(self, i, m, target) for i, m in found.items()]
+            mean = float(np.mean(apart)) if apart else 0.0
+            if mean < best:
+                best, anchor, done = mean, candidate, found
+        rest = [i for i in range(count) if i != anchor and i not in done]
+        done.update(self._match_to(anchor, rest))
+        for i, found in done.items():
+            self.indices[i] = found.indices
+        self._sum()
+        return anchor
+
+    def _match_to(self, anchor: int, which: list[int]) -> dict[int, Match]:
+        target = self.features(self.members[anchor])
+        still = dict(self.symmetry.identity().indices)
+
+        def one(i: int) -> Match:
+            return match(
+                self.symmetry,
+                target,
+                self.features(self.members[i]),
+                still,
+                forward=True,
+                max_sweeps=min(START_SWEEPS, self.max_sweeps),
+            )
+
+        return dict(zip(which, self.workers.map(one, which), strict=True))
+
+    def _sum(self) -> None:
+        self.sums = zeros(self.features(self.members[0]))
+        self.norms = 0.0
+        for i in range(len(self.members)):
+            features = self.features(self.members[i])
+            self.norms += square_norm(features)
+            add(self.sums, moved(self.symmetry, features, self.indices[i]))
+
+    def spread(self) -> float:
+        count = len(self.members)
+        return (self.norms - square_norm(self.sums) / count) / count
+
+    def rounds(self, max_rounds: int, tolerance: float) -> tuple[list[float], bool]:
+        trace = [-self.spread()]
+        count = len(self.members)
+        if count < 2:
+            return trace, True
+        size = BATCH if self.workers.parallel else 1
+        for number in range(max_rounds):
+            changed = False
+            for begin in range(0, count, size):
+                batch = list(range(begin, min(begin + size, count)))
+                changed |= self._step(batch, forward=number == 0)
+            trace.append(-self.spread())
+            if not changed or trace[-1] - trace[-2] <= tolerance * abs(trace[-1]):
+                return trace, True
+        return trace, False
+
+    def _step(self, batch: list[int], *, forward: bool) -> bool:
+        """Align a few members to the barycentre of the others; keep what lowers the spread."""
+        lie = {i: self._moved(i, self.indices[i]) for i in batch}
+        others = len(self.members) - 1
+
+        def one(i: int) -> Match:
+            features = self.features(self.members[i])
+            target = tuple(
+                {k: ((total[k] - own[k]) / others).astype(own[k].dtype) for k in total}
+                for total, own in zip(self.sums, lie[i], strict=True)
+            )
+            return match(
+                self.symmetry,
+                target,
+                features,
+                self.indices[i],
+                forward=forward,
+                max_sweeps=self.max_sweeps,
+            )
+
+        changed = False
+        for i, found in zip(batch, self.workers.map(one, batch), strict=True):
+            if found.gain <= 0:
+                continue
+            # Members of a batch did not see each other move, so each is checked as it goes in:
+            # ‖Σ + d‖² − ‖Σ‖² = 2⟨Σ, d⟩ + ‖d‖².
+            goes = self._moved(i, found.indices)
+            rise = 0.0
+            for total, new, old in zip(self.sums, goes, lie[i], strict=True):
+                for k in total:
+                    step = new[k].astype(np.float64) - old[k]
+                    rise += 2 * float(np.vdot(total[k], step)) + float(np.vdot(step, step))
+            if rise <= 0:
+                continue
+            self.indices[i] = found.indices
+            add(self.sums, lie[i], -1.0)
+            add(self.sums, goes)
+            changed = True
+        return changed
+
+    def _moved(self, i: int, indices: Indices) -> Features:
+        return moved(self.symmetry, self.features(self.members[i]), indices)
+
+
+def _square_distance(job: _Joint, i: int, found: Match, target: Features) -> float:
+    """‖Pf − t‖² − ‖t‖²."""
+    goes = job._moved(i, found.indices)
+    dot = sum(
+        float(np.vdot(t[k].astype(np.float64), f[k].astype(np.float64)))
+        for t, f in zip(target, goes, strict=True)
+        for k in t
+    )
+    return square_norm(goes) - 2 * dot
+
+
+def _second_moments(q: Moments) -> Features:
+    squares = {leaf: mean**2 for leaf, mean in q.mean.items()}
+    if q.std is not None:
+        squares = {leaf: squares[leaf] + std**2 for leaf, std in q.std.items()}
+    return q.mean, squares
+
+
+def _to_gaussian(job: _Joint, max_rounds: int, tolerance: float) -> tuple[list[float], bool]:
+    """Alternate between the Gaussian of all members and moving each under it."""
+    job.features = _second_moments
+    count = len(job.members)
+    job._sum()
+    floors = {k: FLOOR * float(v.mean()) for k, v in _variances(job.sums, count).items()}
+    trace: list[float] = []
+    for _ in range(max_rounds + 1):
+        mean = {k: v / count for k, v in job.sums[0].items()}
+        variance = _variances(job.sums, count)
+        low = {k: max(floors[k], np.finfo(np.float32).tiny) for k in floors}
+        variance = {k: np.maximum(v, low[k]) for k, v in variance.items()}
+        trace.append(_mean_log_density(job.sums, count, mean, variance))
+        if len(trace) > 1 and trace[-1] - trace[-2] <= tolerance * abs(trace[-1]):
+            return trace, True
+        if len(trace) > max_rounds:
+            break
+        precise = (
+            {k: mean[k] / variance[k] for k in mean},
+            {k: -0.5 / variance[k] for k in mean},
+        )
+
+        def one(i: int, target: Features = precise) -> Match:
+            mover = job.features(job.members[i])
+            target = tuple(
+                {k: t[k].astype(f[k].dtype) for k in t} for t, f in zip(target, mover, strict=True)
+            )
+            return match(
+                job.symmetry,
+                target,
+                mover,
+                job.indices[i],
+                forward=False,
+                max_sweeps=job.max_sweeps,
+            )
+
+        found = job.workers.map(one, range(count))
+        if all(f.gain <= 0 for f in found):
+            return trace, True
+        job.indices = [f.indices for f in found]
+        job._sum()
+    return trace, False
+
+
+def _variances(sums: Sums, count: int) -> dict[str, np.ndarray]:
+    return {k: np.maximum(sums[1][k] / count - (sums[0][k] / count) ** 2, 0.0) for k in sums[0]}
+
+
+def _mean_log_density(sums: Sums, count: int, mean: Any, variance: Any) -> float:
+    """E log N(θ; mean, variance), averaged over members, from their summed moments."""
+    total = 0.0
+    for k, m in mean.items():
+        square = sums[1][k] / count - 2 * m * sums[0][k] / count + m**2
+        total -= 0.5 * float(np.sum(square / variance[k] + np.log(2 * np.pi * variance[k])))
+    return total
