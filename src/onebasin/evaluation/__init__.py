@@ -1,0 +1,1 @@
+"""Evaluating posteriors: predictives, profiles and barriers, measures, distances, landscapes."""

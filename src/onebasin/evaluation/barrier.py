@@ -179,8 +179,15 @@ class Profile:
             "single_draw_barrier_std": None if draws is None else float(draws.std()),
         }
         for name in (
-            "t", "nll", "nll_stderr", "nll_bias", "accuracy", "excess", "excess_stderr",
-            "mean_nll", "mean_accuracy",
+            "t",
+            "nll",
+            "nll_stderr",
+            "nll_bias",
+            "accuracy",
+            "excess",
+            "excess_stderr",
+            "mean_nll",
+            "mean_accuracy",
         ):
             found[name] = getattr(self, name).tolist()
         if self.plain is not None:
@@ -241,8 +248,16 @@ def profile(
     blocks = monte_carlo.prepare(sources, apply, x, y, resolved, points, batch_size)
     if isinstance(path, Repaired) and plain is None:
         plain = profile(
-            path.path, apply, data, key=key, points=points, samples=samples, refine=refine,
-            likelihood=likelihood, batch_size=batch_size, progress=progress,
+            path.path,
+            apply,
+            data,
+            key=key,
+            points=points,
+            samples=samples,
+            refine=refine,
+            likelihood=likelihood,
+            batch_size=batch_size,
+            progress=progress,
         )
     mean_path = _mean_path(path)
 

@@ -55,12 +55,11 @@ def resolve(likelihood: Any) -> Likelihood:
     """A likelihood from its name, from one of the classes here, or from a function."""
     if isinstance(likelihood, Likelihood):
         return likelihood
-    if likelihood == "categorical":
-        return Categorical()
-    if likelihood == "gaussian":
-        return Gaussian()
-    if callable(likelihood):
-        return Custom(likelihood)
+    if isinstance(likelihood, str) and likelihood in ("categorical", "gaussian"):
+        return Categorical() if likelihood == "categorical" else Gaussian()
+    function: Any = likelihood
+    if callable(function):
+        return Custom(function)
     raise ValueError(
         f"there is no likelihood {likelihood!r}; give 'categorical', 'gaussian', "
         "Gaussian(noise_std=...) or a function of (outputs, y)"

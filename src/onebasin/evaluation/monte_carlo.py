@@ -49,7 +49,10 @@ class Points:
             return np.concatenate([a, b])[order]
 
         return Points(
-            *(join(getattr(self, n), getattr(other, n)) for n in ("t", "nll", "bias", "accuracy")),
+            join(self.t, other.t),
+            join(self.nll, other.nll),
+            join(self.bias, other.bias),
+            join(self.accuracy, other.accuracy),
             tuple(map(join, self.influences, other.influences)),
             tuple(map(join, self.draw_nll, other.draw_nll)),
             self.exact,
@@ -76,16 +79,19 @@ class Points:
 
 
 def prepare(
-    sources: Sequence[Stratum], apply: Callable, x: np.ndarray, y: np.ndarray,
-    likelihood: Likelihood, points: int, batch_size: int | None,
+    sources: Sequence[Stratum],
+    apply: Callable,
+    x: np.ndarray,
+    y: np.ndarray,
+    likelihood: Likelihood,
+    points: int,
+    batch_size: int | None,
 ) -> Blocks:
     """The data in blocks whose log likelihoods and probabilities fit into memory."""
 
     def bytes_per_row(width: int) -> int:
         classes = width if likelihood.classifies else 0
-        return sum(
-            4 * (points if s.moves else 1) * (s.count + 2 * classes) for s in sources
-        )
+        return sum(4 * (points if s.moves else 1) * (s.count + 2 * classes) for s in sources)
 
     params, state, _, _ = sources[0].ends(0)
     blocks, _ = cut(apply, params, state, x, y, likelihood, bytes_per_row, batch_size)
@@ -93,8 +99,13 @@ def prepare(
 
 
 def evaluate(
-    sources: Sequence[Stratum], ts: np.ndarray, apply: Callable, blocks: Blocks,
-    likelihood: Likelihood, correction: Any = None, progress: Progress | None = None,
+    sources: Sequence[Stratum],
+    ts: np.ndarray,
+    apply: Callable,
+    blocks: Blocks,
+    likelihood: Likelihood,
+    correction: Any = None,
+    progress: Progress | None = None,
 ) -> Points:
     """The loss at every t, in one pass over data, draws and points."""
     total = len(blocks.x)
@@ -112,9 +123,7 @@ def evaluate(
             pending = None
             for s in range(source.count):
                 # The next draw is under way while the last one's numbers are copied.
-                found, summed = along(
-                    apply, likelihood, source.ends(s), own, change, x, y, summed
-                )
+                found, summed = along(apply, likelihood, source.ends(s), own, change, x, y, summed)
                 if pending is not None:
                     log_p[:, s - 1] = np.asarray(pending)[:, :real]
                 pending = found
@@ -156,8 +165,13 @@ class _Sums:
         self.draw_nll = [np.zeros((points, count)) for count in counts]
 
     def add(
-        self, ts: np.ndarray, sources: Sequence[Stratum], log_ps: Sequence[np.ndarray],
-        probs: Sequence[np.ndarray], labels: np.ndarray | None, classifies: bool,
+        self,
+        ts: np.ndarray,
+        sources: Sequence[Stratum],
+        log_ps: Sequence[np.ndarray],
+        probs: Sequence[np.ndarray],
+        labels: np.ndarray | None,
+        classifies: bool,
     ) -> None:
         for j, t in enumerate(ts):
             at = [j if source.moves else 0 for source in sources]
@@ -199,13 +213,10 @@ class _Sums:
 
 def _log_mean(parts: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     """log Σ_k w_k mean_s exp(log p_s), for each example."""
-    parts, weights = zip(*((p, w) for p, w in zip(parts, weights, strict=True) if w > 0))
-    top = np.max([p.max(axis=0) for p in parts], axis=0)
+    used = [(p, w) for p, w in zip(parts, weights, strict=True) if w > 0]
+    top = np.max([p.max(axis=0) for p, _ in used], axis=0)
     # All draws at −∞ give −∞, not NaN.
     top = np.where(np.isfinite(top), top, 0.0).astype(np.float32)
-    total = sum(
-        (w / len(p)) * np.exp(p - top).sum(axis=0, dtype=np.float64)
-        for p, w in zip(parts, weights, strict=True)
-    )
+    total = sum((w / len(p)) * np.exp(p - top).sum(axis=0, dtype=np.float64) for p, w in used)
     with np.errstate(divide="ignore"):
         return (top + np.log(total)).astype(np.float32)

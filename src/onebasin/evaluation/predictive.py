@@ -68,7 +68,12 @@ def predict(
     differences are not blurred by it. See `predictive` for logs and entropies.
     """
     found = predictive(
-        posterior, apply, x, key=key, samples=samples, batch_size=batch_size,
+        posterior,
+        apply,
+        x,
+        key=key,
+        samples=samples,
+        batch_size=batch_size,
         common_noise=common_noise,
     )
     return [p.probs for p in found] if isinstance(found, list) else found.probs
@@ -94,7 +99,11 @@ def predictive(
     if isinstance(posterior, Sequence):
         return [
             predictive(
-                q, apply, x, samples=samples, batch_size=batch_size,
+                q,
+                apply,
+                x,
+                samples=samples,
+                batch_size=batch_size,
                 key=key if common_noise else jax.random.fold_in(key, i),
             )
             for i, q in enumerate(posterior)
@@ -134,7 +143,7 @@ def predict_moments(
     means, stds = [], []
     for part, _, real in blocks:
         mean = square = 0.0
-        centre = None
+        centre: Any = None
         for source in sources:
             share = source.weight(0.0) / source.count
             for s in range(source.count):
@@ -152,7 +161,12 @@ def predict_moments(
 
 
 def _prepare(
-    posterior: Any, apply: Callable, x: Any, samples: int, batch_size: int | None, *,
+    posterior: Any,
+    apply: Callable,
+    x: Any,
+    samples: int,
+    batch_size: int | None,
+    *,
     key: jax.Array,
 ) -> tuple[list, Blocks, tuple[int, ...]]:
     if not isinstance(posterior, MeanField | Samples | LowRank | Mixture):

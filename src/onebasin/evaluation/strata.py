@@ -30,7 +30,7 @@ class Stratum:
     """
 
     count: int
-    weight: Callable[[float], float]
+    weight: Callable[[float], float]  # of t
     ends: Callable[[int], Ends] = field(repr=False)
     moves: bool
     exact: bool = False  # a single network: nothing random about it
@@ -61,11 +61,21 @@ def strata(source: Any, samples: int, *, key: jax.Array) -> list[Stratum]:
     raise ValueError(f"a {type(source).__name__} is neither a posterior nor a path")
 
 
+def constant(value: float) -> Callable[[float], float]:
+    """A weight that does not depend on t."""
+
+    def weight(t: float) -> float:
+        del t
+        return value
+
+    return weight
+
+
 def _moving(path: Displacement, samples: int, *, key: jax.Array) -> Stratum:
     start = _draws_of(path.q0, samples, key=key)
     end = _draws_of(path.q1, samples, key=key)
     return Stratum(
-        start.count, lambda t: 1.0, lambda s: (*start(s), *end(s)), True, path.deterministic
+        start.count, constant(1.0), lambda s: (*start(s), *end(s)), True, path.deterministic
     )
 
 
@@ -75,7 +85,7 @@ def _still(q: Any, draw: "_Draws") -> Stratum:
         return params, state, params, state
 
     exact = isinstance(q, Samples) and q.num_draws == 1
-    return Stratum(draw.count, lambda t: 1.0, ends, False, exact)
+    return Stratum(draw.count, constant(1.0), ends, False, exact)
 
 
 def _components(q: Mixture, samples: int, *, key: jax.Array) -> list[Stratum]:
@@ -87,9 +97,7 @@ def _components(q: Mixture, samples: int, *, key: jax.Array) -> list[Stratum]:
     for component, weight, k in zip(q.components, weights, keys, strict=True):
         if weight > 0:
             count = max(round(samples * weight), min(2, samples))
-            found += _weighted(
-                strata(component, count, key=k), lambda t, w=float(weight): w
-            )
+            found += _weighted(strata(component, count, key=k), constant(float(weight)))
     return found
 
 

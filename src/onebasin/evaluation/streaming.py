@@ -57,18 +57,25 @@ def forward(apply: Callable, params: Tree, x: jax.Array, state: Tree) -> jax.Arr
 
 
 def cut(
-    apply: Callable, params: Tree, state: Tree, x: np.ndarray, y: np.ndarray | None,
-    likelihood: Likelihood | None, bytes_per_row: Callable[[int], int], batch_size: int | None,
+    apply: Callable,
+    params: Tree,
+    state: Tree,
+    x: np.ndarray,
+    y: np.ndarray | None,
+    likelihood: Likelihood | None,
+    bytes_per_row: Callable[[int], int],
+    batch_size: int | None,
 ) -> tuple[Blocks, tuple[int, ...]]:
-    """Blocks for these data and the shape of one example's outputs; bad shapes and labels are refused here.
+    """Blocks for these data, and the shape of one example's outputs.
 
+    Shapes and labels that do not fit are refused here, before anything is computed.
     `bytes_per_row(outputs)` says what one example costs while its block is being worked on.
     """
     probe = jax.ShapeDtypeStruct((2, *x.shape[1:]), jnp.asarray(x[:0]).dtype)
     try:
-        jaxpr, outputs = jax.make_jaxpr(
-            lambda p, b, s: forward(apply, p, b, s), return_shape=True
-        )(params, probe, state)
+        jaxpr, outputs = jax.make_jaxpr(lambda p, b, s: forward(apply, p, b, s), return_shape=True)(
+            params, probe, state
+        )
     except TypeError as error:
         raise ValueError(
             f"the network cannot be run on examples of shape {x.shape[1:]}: {error}"
@@ -91,7 +98,9 @@ def _largest(jaxpr: Any) -> int:
     """Bytes of the largest intermediate array of a computation."""
     sizes = [1]
     for eqn in jaxpr.eqns:
-        sizes += [v.aval.size * v.aval.dtype.itemsize for v in eqn.outvars if hasattr(v.aval, "size")]
+        sizes += [
+            v.aval.size * v.aval.dtype.itemsize for v in eqn.outvars if hasattr(v.aval, "size")
+        ]
         for value in eqn.params.values():
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
@@ -101,8 +110,14 @@ def _largest(jaxpr: Any) -> int:
 
 @partial(jax.jit, static_argnames=("apply", "likelihood"), donate_argnames=("summed",))
 def along(
-    apply: Callable, likelihood: Likelihood, ends: Ends, ts: jax.Array, correction: Any,
-    x: jax.Array, y: jax.Array, summed: jax.Array,
+    apply: Callable,
+    likelihood: Likelihood,
+    ends: Ends,
+    ts: jax.Array,
+    correction: Any,
+    x: jax.Array,
+    y: jax.Array,
+    summed: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Log likelihoods [points, rows] of one draw at every t; its probabilities are added up.
 

@@ -12,10 +12,8 @@ from onebasin.trees import Tree, check_same_shapes, shapes_by_path
 KINDS = (MeanField, Samples, LowRank, Mixture)
 
 
-def check_t(t: Any) -> Any:
+def check_t(t: Any) -> float:
     """Refuse a t outside [0, 1]."""
-    if isinstance(t, jax.core.Tracer):
-        return t
     value = float(t)
     if math.isnan(value) or not 0.0 <= value <= 1.0:
         raise ValueError(f"a path is defined for t in [0, 1], got t = {value:g}")
