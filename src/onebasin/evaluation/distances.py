@@ -41,8 +41,7 @@ def wasserstein(q0: Any, q1: Any) -> float:
         draws = _in_order(q0.like, thin(q1, count).draws)
         cost = squared_distances(thin(q0, count).draws, draws)
         return float(np.sqrt(cost[linear_sum_assignment(cost)].mean()))
-    gaussian = MeanField | LowRank
-    if not (isinstance(q0, gaussian) and isinstance(q1, gaussian)):
+    if not (isinstance(q0, MeanField | LowRank) and isinstance(q1, MeanField | LowRank)):
         raise ValueError(
             f"there is no closed form for W2 between a {type(q0).__name__} and a "
             f"{type(q1).__name__}; compare two Gaussians or two Samples"

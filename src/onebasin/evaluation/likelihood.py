@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -57,9 +57,8 @@ def resolve(likelihood: Any) -> Likelihood:
         return likelihood
     if isinstance(likelihood, str) and likelihood in ("categorical", "gaussian"):
         return Categorical() if likelihood == "categorical" else Gaussian()
-    function: Any = likelihood
-    if callable(function):
-        return Custom(function)
+    if callable(likelihood):
+        return Custom(cast(Callable[[jax.Array, jax.Array], jax.Array], likelihood))
     raise ValueError(
         f"there is no likelihood {likelihood!r}; give 'categorical', 'gaussian', "
         "Gaussian(noise_std=...) or a function of (outputs, y)"
