@@ -14,9 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.networks import KINDS, Network, to_config
 from onebasin.trees import Tree, first_difference, leaves_by_path, shapes_by_path
 
 Likelihood = Literal["categorical", "gaussian"]
+NO_STATE = (
+    "{} keeps state besides its params ({}), and running statistics are not fitted; "
+    "use a normalisation without them, such as filter response normalisation"
+)
 
 
 class Batch(NamedTuple):
@@ -80,8 +85,14 @@ class Problem:
     def from_network(cls, net: Any, data: Any, **options: Any) -> "Problem":
         """The problem of fitting a Flax Linen module; `options` are the fields of `Problem`.
 
-        `params` is the module's inner dictionary, without Flax's collection name.
+        `params` is the module's inner dictionary, without Flax's collection name. A `Network` from
+        one of the adapters is taken too; every fit of it starts from its own params.
         """
+        if isinstance(net, Network):
+            if net.state is not None:
+                raise ValueError(NO_STATE.format("the network", "state"))
+            start = net.params
+            return cls(apply=net.apply, init=lambda key: start, data=data, **options)  # noqa: ARG005
         if not (hasattr(net, "init") and hasattr(net, "apply")):
             raise ValueError(
                 f"{type(net).__name__} is no Flax Linen module; for any other network "
@@ -92,11 +103,7 @@ class Problem:
         collections = set(jax.eval_shape(net.init, jax.random.key(0), one))
         if collections != {"params"}:
             extra = ", ".join(sorted(collections - {"params"})) or "no params"
-            raise ValueError(
-                f"{type(net).__name__} keeps state besides its params ({extra}), and running "
-                "statistics are not fitted; use a normalisation without them, such as filter "
-                "response normalisation"
-            )
+            raise ValueError(NO_STATE.format(type(net).__name__, extra))
 
         def init(key: jax.Array) -> Tree:
             return net.init(key, one)["params"]
@@ -104,7 +111,7 @@ class Problem:
         def apply(params: Tree, x: jax.Array) -> jax.Array:
             return net.apply({"params": params}, x)
 
-        return cls(apply=apply, init=init, data=data, **{"network": _config(net), **options})
+        return cls(apply=apply, init=init, data=data, **{"network": _config(net, x), **options})
 
     @property
     def num_examples(self) -> int:
@@ -283,8 +290,6 @@ def _prior_tree(given: Any, shapes: Tree) -> Tree:
     return jax.tree.unflatten(jax.tree.structure(shapes), values)
 
 
-def _config(net: Any) -> dict[str, Any] | None:
+def _config(net: Any, x: np.ndarray) -> dict[str, Any] | None:
     """The JSON-able config of one of OneBasin's own networks; None for any other module."""
-    from onebasin.networks import config_of
-
-    return config_of(net)
+    return to_config(net, x.shape[1:]) if type(net) in KINDS.values() else None

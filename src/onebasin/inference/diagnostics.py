@@ -6,10 +6,11 @@ may sit in another of n! equivalent places; on predictions they always do.
 
 from typing import Any
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtri
+from scipy.stats import rankdata
 
 from onebasin.posterior import Samples
 from onebasin.problem import Problem
@@ -20,27 +21,73 @@ FEWEST_DRAWS = 4  # per chain, below which the statistics are not defined
 
 
 def rhat(draws: Any) -> np.ndarray:
-    """Split R-hat of every quantity in `draws` [chains, draws, ...]; 1 when chains agree."""
-    return _by_quantity(blackjax.diagnostics.rhat, draws)
+    """Split R-hat of every quantity in `draws` [chains, draws, ...]; 1 when chains agree.
+
+    The larger of two: of the rank-normalised draws (location) and of their distances from the
+    median (scale).
+    """
+    halves, shape = _halves(draws)
+    folded = np.abs(halves - np.median(halves, axis=(0, 1)))
+    values = np.maximum(_plain_rhat(_normal_scores(halves)), _plain_rhat(_normal_scores(folded)))
+    return values.reshape(shape)
 
 
 def ess(draws: Any) -> np.ndarray:
     """Bulk effective sample size of every quantity in `draws` [chains, draws, ...]."""
-    return _by_quantity(blackjax.diagnostics.ess_bulk, draws)
+    halves, shape = _halves(draws)
+    return _plain_ess(_normal_scores(halves)).reshape(shape)
 
 
-def _by_quantity(statistic: Any, draws: Any) -> np.ndarray:
-    draws = jnp.asarray(draws)
+def _halves(draws: Any) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Each chain cut into two, [2 chains, draws/2, quantities], and the quantities' shape."""
+    draws = np.asarray(draws, np.float64)
     if draws.ndim < 2 or draws.shape[1] < FEWEST_DRAWS:
         raise ValueError(
             f"draws have shape {draws.shape}; give [chains, draws, ...] with at least "
             f"{FEWEST_DRAWS} draws per chain"
         )
-    shape = draws.shape[2:]
-    # An extra column keeps the library from squeezing the quantities away.
+    half = draws.shape[1] // 2
     flat = draws.reshape(*draws.shape[:2], -1)
-    values = np.asarray(jax.jit(statistic)(jnp.concatenate([flat, flat[..., :1]], axis=-1)))
-    return values[:-1].reshape(shape)
+    return np.concatenate([flat[:, :half], flat[:, -half:]]), draws.shape[2:]
+
+
+def _normal_scores(draws: np.ndarray) -> np.ndarray:
+    """Φ⁻¹((rank − 3/8)/(n + 1/4)) over all chains together."""
+    flat = draws.reshape(-1, draws.shape[-1])
+    ranks = rankdata(flat, axis=0)
+    return ndtri((ranks - 0.375) / (len(flat) + 0.25)).reshape(draws.shape)
+
+
+def _plain_rhat(draws: np.ndarray) -> np.ndarray:
+    """√((n−1)/n + B/(nW)): variance between chains against variance within."""
+    length = draws.shape[1]
+    within = draws.var(1, ddof=1).mean(0)
+    between = draws.mean(1).var(0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.sqrt((length - 1) / length + between / within)
+
+
+def _plain_ess(draws: np.ndarray) -> np.ndarray:
+    """n/τ, the autocorrelation time τ = −1 + 2 Σ P_t summed while P_t = ρ_2t + ρ_2t+1 is positive
+    and made monotone (Geyer)."""
+    chains, length, _ = draws.shape
+    centred = draws - draws.mean(1, keepdims=True)
+    spectrum = np.fft.rfft(centred, n=2 * length, axis=1)
+    covariance = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :length].mean(0) / length
+    within = covariance[0] * length / (length - 1)
+    total = covariance[0] + draws.mean(1).var(0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation = 1 - (within - covariance) / total
+    correlation[0] = 1.0
+    pairs = correlation[: length // 2 * 2].reshape(length // 2, 2, -1).sum(1)
+    positive = np.logical_and.accumulate(pairs > 0, axis=0)
+    monotone = np.minimum.accumulate(np.where(positive, pairs, np.inf), axis=0)
+    # Half of the first pair that is left out, if its even part is positive, lowers the bias.
+    last = np.minimum(positive.sum(0), len(pairs) - 1)
+    next_even = np.take_along_axis(correlation[0::2], last[None], axis=0)[0]
+    time = -1 + 2 * np.where(positive, monotone, 0).sum(0) + np.maximum(next_even, 0)
+    draws_in_all = chains * length
+    return draws_in_all / np.maximum(time, 1 / np.log10(draws_in_all))
 
 
 def predictions(problem: Problem, samples: Samples, x: Any) -> np.ndarray:

@@ -73,9 +73,8 @@ def build(problem: Problem, method: HMC) -> Program:
         return ChainState(chain, path, warmup.init(size, logdensity.dtype), records)
 
     def step(
-        state: ChainState, scratch: Tree, key: jax.Array, t: jax.Array, data: Batch
+        state: ChainState, key: jax.Array, t: jax.Array, data: Batch
     ) -> tuple[ChainState, Info]:
-        del scratch
         n, place = t // length, t % length
         momentum_key, accept_key = jax.random.split(jax.random.fold_in(subkey(key, "chain"), n))
         metric = gaussian_euclidean(state.tuning.inverse_mass)

@@ -63,8 +63,7 @@ def compile_loop(
 
 def _local_chunk(program: Program, lanes: Lanes, slots: int) -> Callable[..., Any]:
     """The chunk on one device."""
-    step = lanes.each(program.step, (0, 0, 0, None, None))
-    prepare = lanes.each(program.prepare, (0, None))
+    step = lanes.each(program.step, (0, 0, None, None))
     plan = program.draws
     read: Any = None if plan is None else lanes.each(plan.read, (0,))
 
@@ -81,11 +80,8 @@ def _local_chunk(program: Program, lanes: Lanes, slots: int) -> Callable[..., An
             )
 
         def body(t: jax.Array, carry: Any) -> Any:
-            states, scratch, sums, bad, buffer, slot = carry
-            if program.prepare_every is not None:
-                due = (t % program.prepare_every == 0) & (t > start)
-                scratch = jax.lax.cond(due, lambda: prepare(keys, t), lambda: scratch)
-            states, info = step(states, scratch, keys, t, data)
+            states, sums, bad, buffer, slot = carry
+            states, info = step(states, keys, t, data)
             sums = {name: sums[name] + info[name].astype(zeros.dtype) for name in sums}
             bad = jnp.where((bad < 0) & ~jnp.isfinite(info["loss"]), t, bad)
             if plan is not None:
@@ -93,10 +89,10 @@ def _local_chunk(program: Program, lanes: Lanes, slots: int) -> Callable[..., An
                 filled = lambda: _put(buffer, read(states), slot)
                 buffer = jax.lax.cond(keep, filled, lambda: buffer)
                 slot = slot + keep.astype(jnp.int32)
-            return states, scratch, sums, bad, buffer, slot
+            return states, sums, bad, buffer, slot
 
-        carry = (states, prepare(keys, start), sums, bad, buffer, jnp.int32(0))
-        states, _, sums, bad, buffer, _ = jax.lax.fori_loop(start, stop, body, carry)
+        carry = (states, sums, bad, buffer, jnp.int32(0))
+        states, sums, bad, buffer, _ = jax.lax.fori_loop(start, stop, body, carry)
         return states, ChunkReport(sums, bad, buffer)
 
     return local

@@ -7,14 +7,9 @@ import jax.numpy as jnp
 
 from onebasin.inference.keys import subkey
 from onebasin.inference.methods import MAP, Ensemble
+from onebasin.inference.minibatches import Minibatches
 from onebasin.inference.optimisers import direction, schedule
-from onebasin.inference.program import (
-    Info,
-    Minibatches,
-    Program,
-    seconds_per_step,
-    training_data,
-)
+from onebasin.inference.program import Info, Program, seconds_per_step, training_data
 from onebasin.posterior import Samples
 from onebasin.problem import Batch, Problem
 from onebasin.trees import Tree, num_parameters
@@ -45,11 +40,8 @@ def build(problem: Problem, method: MAP | Ensemble) -> Program:
         value = -log_posterior / examples
         return value, {"loss": value, **aux}
 
-    def step(
-        state: MAPState, order: Tree, key: jax.Array, t: jax.Array, data: Batch
-    ) -> tuple[MAPState, Info]:
-        del key
-        batch = batches.take(data, order, t)
+    def step(state: MAPState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[MAPState, Info]:
+        batch = batches.take(data, key, t)
         (_, info), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, batch)
         move, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
         rate = base * course(t)
@@ -69,8 +61,6 @@ def build(problem: Problem, method: MAP | Ensemble) -> Program:
         init=init,
         step=step,
         finish=finish,
-        prepare=batches.order,
-        prepare_every=batches.per_epoch,
         seconds_per_step=seconds_per_step(
             3 * problem.flops * batches.size, num_parameters(problem.shapes)
         ),

@@ -14,7 +14,7 @@ from onebasin.inference.methods import NUTS
 from onebasin.inference.program import DrawPlan, Info, Program, seconds_per_step
 from onebasin.inference.warmup import Tuning, build_warmup
 from onebasin.problem import Batch, Problem
-from onebasin.trees import Tree, num_parameters
+from onebasin.trees import num_parameters
 
 TYPICAL_LEAPFROG_STEPS = 31  # only for the length of a chunk
 
@@ -39,10 +39,7 @@ def build(problem: Problem, method: NUTS) -> Program:
         records = {**dict.fromkeys(names, zero), "log_density": chain.logdensity}
         return NUTSState(chain, warmup.init(size, zero.dtype), records)
 
-    def step(
-        state: NUTSState, scratch: Tree, key: jax.Array, t: jax.Array, data: Batch
-    ) -> tuple[NUTSState, Info]:
-        del scratch
+    def step(state: NUTSState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[NUTSState, Info]:
         step_key = jax.random.fold_in(subkey(key, "chain"), t)
         tuning = state.tuning
         chain, info = kernel(

@@ -12,15 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onebasin.inference.keys import subkey
 from onebasin.problem import Batch, Problem
 from onebasin.trees import Tree
 
 Info = dict[str, jax.Array]
-
-
-def _nothing(key: jax.Array, t: jax.Array) -> Tree:
-    del key, t
 
 
 @dataclass(frozen=True)
@@ -47,10 +42,10 @@ class DrawPlan:
 class Program:
     """A method on a problem.
 
-    `init(key, data)` makes a lane's state; `step(state, scratch, key, t, data)` moves it and
-    reports the scalars named in `reports`, of which "loss" must stay finite. State is what the
-    next step needs and what a checkpoint holds; scratch is derived from (key, t) alone by
-    `prepare`, again every `prepare_every` steps. `finish` turns the states of one run's lanes into a posterior.
+    `init(key, data)` makes a lane's state; `step(state, key, t, data)` moves it and reports the
+    scalars named in `reports`, of which "loss" must stay finite. State is what the next step needs
+    and what a checkpoint holds; all else follows from (key, t). `finish` turns the states of one
+    run's lanes into a posterior.
     """
 
     lanes: int
@@ -59,49 +54,13 @@ class Program:
     data: Tree
     reports: tuple[str, ...]
     init: Callable[[jax.Array, Tree], Any]
-    step: Callable[[Any, Tree, jax.Array, jax.Array, Tree], tuple[Any, Info]]
+    step: Callable[[Any, jax.Array, jax.Array, Tree], tuple[Any, Info]]
     finish: Callable[[Any, Tree | None], Any]
     seconds_per_step: float
     steps_per_epoch: int | None
     likely_cause: str
-    prepare: Callable[[jax.Array, jax.Array], Tree] = _nothing
-    prepare_every: int | None = None
     draws: DrawPlan | None = None
     summarise: Callable[[dict[str, np.ndarray], int], dict[str, np.ndarray]] | None = None
-
-
-@dataclass(frozen=True)
-class Minibatches:
-    """A fresh permutation of the examples every epoch, cut into batches of equal size.
-
-    What is left over at the end of a permutation is not seen in that epoch; every example is as
-    likely to be left out as any other.
-    """
-
-    examples: int
-    size: int
-
-    @classmethod
-    def of(cls, problem: Problem, batch_size: int) -> "Minibatches":
-        return cls(problem.num_examples, min(batch_size, problem.num_examples))
-
-    @property
-    def per_epoch(self) -> int:
-        return self.examples // self.size
-
-    def order(self, key: jax.Array, t: jax.Array) -> jax.Array | None:
-        """The permutation of the epoch that step t belongs to."""
-        if self.size == self.examples:
-            return None
-        epoch_key = jax.random.fold_in(subkey(key, "order"), t // self.per_epoch)
-        return jax.random.permutation(epoch_key, self.examples)
-
-    def take(self, data: Batch, order: jax.Array | None, t: jax.Array) -> Batch:
-        if order is None:
-            return data
-        place = (t % self.per_epoch) * self.size
-        picks = jax.lax.dynamic_slice(order, (place,), (self.size,))
-        return Batch(*(a.at[picks].get(mode="promise_in_bounds") for a in (data.x, data.y)))
 
 
 def seconds_per_step(flops: float, num_params: int) -> float:

@@ -18,15 +18,10 @@ import jax.numpy as jnp
 
 from onebasin.inference.keys import subkey
 from onebasin.inference.methods import VI
+from onebasin.inference.minibatches import Minibatches
 from onebasin.inference.noise import fast_normal_like
 from onebasin.inference.optimisers import direction, schedule
-from onebasin.inference.program import (
-    Info,
-    Minibatches,
-    Program,
-    seconds_per_step,
-    training_data,
-)
+from onebasin.inference.program import Info, Program, seconds_per_step, training_data
 from onebasin.posterior import MeanField
 from onebasin.problem import Batch, Problem
 from onebasin.trees import Tree, num_parameters, tree_dot
@@ -57,10 +52,8 @@ def build(problem: Problem, method: VI) -> Program:
         params = Variational(mean, log_std)
         return VIState(params, optimiser.init(params))
 
-    def step(
-        state: VIState, order: Tree, key: jax.Array, t: jax.Array, data: Batch
-    ) -> tuple[VIState, Info]:
-        batch = batches.take(data, order, t)
+    def step(state: VIState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[VIState, Info]:
+        batch = batches.take(data, key, t)
         noise_key = jax.random.fold_in(subkey(key, "noise"), t)
         loss = lambda params: negative_elbo(problem, method, params, batch, key=noise_key)
         (_, info), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
@@ -81,8 +74,6 @@ def build(problem: Problem, method: VI) -> Program:
         init=init,
         step=step,
         finish=finish,
-        prepare=batches.order,
-        prepare_every=batches.per_epoch,
         seconds_per_step=seconds_per_step(
             3 * problem.flops * batches.size * method.samples, 4 * num_parameters(problem.shapes)
         ),

@@ -1,0 +1,177 @@
+"""`onebasin fit vi|map|ensemble|hmc|nuts`: typed options, and the function that runs them.
+
+Nothing heavy is imported until `run` is called, so help and errors in flags are instant.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method
+
+DataName = Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100"]
+NetworkName = Literal["mlp", "lenet", "resnet20"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is fitted, and where it goes."""
+
+    out: Path
+    """Posterior file to write (with --runs: name-0, name-1, ...)."""
+    data: DataName = "digits"
+    """Data set to fit."""
+    root: Path | None = None
+    """Folder with the published files; by default that in ONEBASIN_DATA, then the cache."""
+    limit: int | None = None
+    """Use only the first so many training examples."""
+    network: NetworkName = "mlp"
+    """Network to fit."""
+    width: int | None = None
+    """Base width; by default 512 (mlp) or 16 (lenet, resnet20)."""
+    depth: int = 3
+    """Hidden layers of the mlp."""
+    prior_variance: float = 0.01
+    """Variance of the Gaussian prior on every weight."""
+    temperature: float = 1.0
+    """Divides the log likelihood; 1 is the Bayesian posterior."""
+    augmentation: float = 1.0
+    """Factor by which augmentation raises the effective number of examples."""
+    seed: int = 0
+    """All randomness follows from it."""
+    runs: int | None = None
+    """So many independent fits in one program."""
+    resume: bool = False
+    """Continue from the checkpoint, or start if there is none."""
+    overwrite: bool = False
+    """Replace files that exist."""
+    checkpoint: Path | None = None
+    """Checkpoint file; by default --out with .checkpoint added."""
+    checkpoint_interval: float = 60.0
+    """Seconds between checkpoints."""
+    history: Path | None = None
+    """Write the history here, one JSON object per line."""
+    progress: Literal["auto", "bar", "plain", "silent"] = "auto"
+    """How to show progress (on standard error)."""
+    json: bool = False
+    """Print the summary as one JSON object on standard output."""
+
+
+Flat = tyro.conf.arg(name="")
+
+
+@dataclass(frozen=True)
+class FitVI:
+    """Fit a mean-field Gaussian by variational inference."""
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[VI, Flat] = field(default_factory=VI)
+
+
+@dataclass(frozen=True)
+class FitMAP:
+    """Find the mode of the posterior."""
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[MAP, Flat] = field(default_factory=MAP)
+
+
+@dataclass(frozen=True)
+class FitEnsemble:
+    """Fit a deep ensemble."""
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[Ensemble, Flat] = field(default_factory=Ensemble)
+
+
+@dataclass(frozen=True)
+class FitHMC:
+    """Draw from the posterior by Hamiltonian Monte Carlo."""
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[HMC, Flat] = field(default_factory=HMC)
+
+
+@dataclass(frozen=True)
+class FitNUTS:
+    """Draw from the posterior with the no-U-turn sampler."""
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[NUTS, Flat] = field(default_factory=NUTS)
+
+
+COMMANDS = {
+    "vi": FitVI,
+    "map": FitMAP,
+    "ensemble": FitEnsemble,
+    "hmc": FitHMC,
+    "nuts": FitNUTS,
+}
+FitConfig = FitVI | FitMAP | FitEnsemble | FitHMC | FitNUTS
+
+
+def run(config: FitConfig) -> None:
+    """Fit, write the posterior and say in one line (or as JSON) what came out.
+
+    Ctrl-C raises `FitInterrupted`, whose message says how to resume and whose `exit_code` is 130.
+    """
+    setting = config.setting
+    import jax
+
+    from onebasin.data import load_dataset
+    from onebasin.inference.fit import fit
+    from onebasin.problem import Problem
+
+    data = load_dataset(setting.data, root=setting.root, limit=setting.limit)
+    problem = Problem.from_network(
+        _network(setting, data.num_classes),
+        data,
+        prior_variance=setting.prior_variance,
+        temperature=setting.temperature,
+        augmentation=setting.augmentation,
+    )
+    fitted = fit(
+        problem,
+        config.method,
+        key=jax.random.key(setting.seed),
+        runs=setting.runs,
+        out=setting.out,
+        checkpoint=setting.checkpoint,
+        checkpoint_interval=setting.checkpoint_interval,
+        resume=setting.resume,
+        overwrite=setting.overwrite,
+        progress=setting.progress,
+        history=setting.history,
+    )
+    results = fitted if isinstance(fitted, list) else [fitted]
+    for result in results:
+        summary = _summary(config.method, result)
+        sys.stdout.write(json.dumps(summary) + "\n" if setting.json else _sentence(summary))
+
+
+def _network(setting: Setting, num_classes: int) -> Any:
+    from onebasin import networks
+
+    if setting.network == "mlp":
+        widths = (setting.width or 512,) * setting.depth
+        return networks.MLP(widths=widths, num_classes=num_classes)
+    kind = {"lenet": networks.LeNet, "resnet20": networks.ResNet20}[setting.network]
+    return kind(width=setting.width or 16, num_classes=num_classes)
+
+
+def _summary(method: Method, result: Any) -> dict[str, Any]:
+    last = result.history[-1] if result.history else {}
+    stats = {k: v for k, v in result.stats.items() if isinstance(v, int | float | str)}
+    return {"method": type(method).__name__, "out": str(result.path), **stats, "last": last}
+
+
+def _sentence(summary: dict[str, Any]) -> str:
+    from onebasin.inference.progress import describe
+
+    figures = describe(summary["last"])
+    words = f"{summary['method']} → {summary['out']}"
+    return f"{words}  {figures}  {summary['seconds']:.1f} s\n" if figures else f"{words}\n"

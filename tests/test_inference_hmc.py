@@ -1,0 +1,198 @@
+"""HMC and NUTS against exact posteriors, BlackJAX's own kernel, and themselves in chunks."""
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from onebasin.inference.diagnostics import by_chain, ess
+from onebasin.inference.fit import fit
+from onebasin.inference.full_batch import accurate_sum, chunked, log_density
+from onebasin.inference.keys import subkey
+from onebasin.inference.methods import HMC, NUTS
+from onebasin.posterior import load, save
+from onebasin.problem import Problem
+
+RNG = np.random.default_rng(2)
+
+
+def conjugate():
+    x = RNG.normal(size=(100, 3)) @ np.array([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.3, 1.5]])
+    y = x @ np.array([0.7, -1.1, 0.4]) + 0.5 * RNG.normal(size=100)
+    problem = Problem(
+        apply=lambda p, x: x @ p["w"],
+        init=lambda key: {"w": 0.1 * jax.random.normal(key, (3,))},
+        data=(x, y),
+        likelihood="gaussian",
+        noise_std=0.5,
+        prior_variance=0.4,
+    )
+    precision = x.T @ x / 0.25 + np.eye(3) / 0.4
+    return problem, np.linalg.solve(precision, x.T @ y / 0.25), np.linalg.inv(precision)
+
+
+def logistic():
+    """Two weights and few, separable-ish data: a skewed posterior, and its moments on a grid."""
+    x = np.array([[1.0, 0.2], [0.5, -1.0], [-0.3, 1.4], [2.0, 0.1], [-1.0, -0.4], [0.1, 0.9]])
+    y = np.array([1, 1, 0, 1, 0, 0])
+    problem = Problem(
+        apply=lambda p, x: jnp.stack([jnp.zeros(len(x)), x @ p["w"]], axis=1),
+        init=lambda key: {"w": 0.1 * jax.random.normal(key, (2,))},
+        data=(x, y),
+        prior_variance=4.0,
+    )
+    axis = np.linspace(-12, 12, 801)
+    w = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    z = w @ x.T
+    log_p = (np.where(y == 1, z, 0) - np.logaddexp(0, z)).sum(1) - (w**2).sum(1) / 8
+    p = np.exp(log_p - log_p.max())
+    p /= p.sum()
+    mean = p @ w
+    return problem, mean, (p[:, None] * (w - mean)).T @ (w - mean)
+
+
+def check_moments(posterior, mean, covariance):
+    """Mean and covariance within 4.5 Monte Carlo errors, by the draws' own effective sizes."""
+    draws = by_chain(np.asarray(posterior.draws["w"]), posterior.chain)
+    flat = draws.reshape(-1, draws.shape[-1])
+    sizes = np.minimum(ess(draws), len(flat))
+    np.testing.assert_array_less(300, sizes)
+    error = np.sqrt(np.diag(covariance) / sizes)
+    assert (np.abs(flat.mean(0) - mean) < 4.5 * error).all()
+    centred = draws - mean
+    products = centred[..., :, None] * centred[..., None, :]
+    error = products.reshape(len(flat), *covariance.shape).std(0) / np.sqrt(ess(products))
+    assert (np.abs(products.mean((0, 1)) - covariance) < 4.5 * error).all()
+
+
+@pytest.mark.parametrize("target", [conjugate, logistic])
+@pytest.mark.parametrize(
+    "method",
+    [
+        HMC(draws=2500, warmup=300, leapfrog_steps=9, step_size=0.01, chains=2),
+        NUTS(draws=1500, warmup=300, chains=2),
+    ],
+    ids=["HMC", "NUTS"],
+)
+@pytest.mark.usefixtures("x64")
+def test_samplers_match_exact_moments(target, method):
+    problem, mean, covariance = target()
+    result = fit(problem, method, key=jax.random.key(4), progress="silent")
+    check_moments(result.posterior, mean, covariance)
+    stats = result.stats
+    assert stats["rhat_predictions_max"] < 1.02
+    assert stats["divergences"].sum() == 0
+    assert stats["energy"].shape == (2, method.draws)
+    assert (stats["energy_fraction"] > 0.5).all()
+    # Dual averaging aims at 0.8; its settled step size is known to land somewhat above.
+    assert ((stats["acceptance"] > 0.7) & (stats["acceptance"] < 0.98)).all()
+
+
+@pytest.mark.fast
+@pytest.mark.usefixtures("x64")
+def test_a_transition_is_that_of_blackjax():
+    problem, _, _ = logistic()
+    method = HMC(
+        draws=12, warmup=0, leapfrog_steps=7, step_size=0.4, adapt_step_size=False, chains=1
+    )
+    key = jax.random.key(9)
+    ours = fit(problem, method, key=key, progress="silent", chunk_steps=5)
+    chain_key = jax.random.fold_in(key, 0)
+    density = lambda p: problem.log_posterior(p, (problem.x, problem.y))[0]
+    kernel = jax.jit(
+        lambda key, state: blackjax.hmc.build_kernel()(key, state, density, 0.4, jnp.ones(2), 7)
+    )
+    state = blackjax.hmc.init(problem.init(subkey(chain_key, "init")), density)
+    accepted = []
+    for n in range(12):
+        state, info = kernel(jax.random.fold_in(subkey(chain_key, "chain"), n), state)
+        accepted.append(float(info.acceptance_rate))
+        np.testing.assert_allclose(ours.posterior.draw(n)["w"], state.position["w"], rtol=1e-9)
+    np.testing.assert_allclose(ours.stats["acceptance"], np.mean(accepted), rtol=1e-9)
+    assert min(accepted) < 0.95  # else the acceptance is not tested
+
+
+@pytest.mark.parametrize("size", [100, 40, 7])
+@pytest.mark.usefixtures("x64")
+def test_the_chunked_density_and_gradient_are_those_of_all_data(size):
+    problem, _, _ = conjugate()
+    params = {"w": jnp.array([0.3, -0.2, 0.9])}
+    density = log_density(problem, chunked(problem, size))
+    value, gradient = jax.jit(jax.value_and_grad(density))(params)
+    whole = lambda p: problem.log_posterior(p, (problem.x, problem.y))[0]
+    expected, expected_gradient = jax.value_and_grad(whole)(params)
+    constant = problem.log_prior({"w": jnp.zeros(3)})
+    np.testing.assert_allclose(value + constant, expected, rtol=1e-12)
+    np.testing.assert_allclose(gradient["w"], expected_gradient["w"], rtol=1e-12)
+    np.testing.assert_allclose(density(params), value, rtol=1e-12)
+
+
+def test_memory_does_not_grow_with_the_data():
+    def temporaries(examples):
+        x = RNG.normal(size=(examples, 20)).astype(np.float32)
+        problem = Problem(
+            apply=lambda p, x: jnp.tanh(x @ p["a"]) @ p["b"],
+            init=lambda _: {"a": jnp.zeros((20, 300)), "b": jnp.zeros((300, 2))},
+            data=(x, np.zeros(examples, np.int32)),
+        )
+        method = HMC(draws=1, warmup=0, leapfrog_steps=1, chains=1, data_chunk=100)
+        result = fit(problem, method, key=jax.random.key(0), progress="silent")
+        return result.stats["memory"]["temporaries"]
+
+    assert temporaries(4000) < 1.1 * temporaries(400)
+
+
+@pytest.mark.parametrize("thin", [1, 3])
+def test_draws_on_disk_are_the_draws(tmp_path, thin):
+    problem, _, _ = conjugate()
+    method = HMC(draws=8, warmup=5, leapfrog_steps=4, thin=thin, chains=2, step_size=0.02)
+    key = jax.random.key(3)
+    in_memory = fit(problem, method, key=key, progress="silent").posterior
+    out = tmp_path / "draws.safetensors"
+    result = fit(problem, method, key=key, out=out, progress="silent", chunk_steps=7)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["draws.safetensors"]
+    loaded = load(out)
+    np.testing.assert_array_equal(loaded.chain, np.repeat([0, 1], 8))
+    for posterior in (result.posterior, loaded):
+        np.testing.assert_array_equal(posterior.draws["w"], in_memory.draws["w"])
+    # The same as if the draws had been kept and saved at the end.
+    again = load(save(tmp_path / "again.safetensors", in_memory))
+    np.testing.assert_array_equal(again.draws["w"], loaded.draws["w"])
+    every = fit(
+        problem,
+        HMC(draws=8 * thin, warmup=5, leapfrog_steps=4, chains=2, step_size=0.02),
+        key=key,
+        progress="silent",
+    ).posterior
+    kept = by_chain(np.asarray(every.draws["w"]), every.chain)[:, thin - 1 :: thin]
+    np.testing.assert_array_equal(kept.reshape(-1, 3), loaded.draws["w"])
+
+
+@pytest.mark.usefixtures("x64")
+def test_mass_adaptation_learns_the_scales():
+    scales = np.array([0.01, 1.0, 30.0])
+    problem = Problem(
+        apply=lambda p, x: x * p["w"],
+        init=lambda key: {"w": jnp.asarray(scales) * jax.random.normal(key, (3,))},
+        data=(np.diag(1 / scales)[:, :], np.zeros((3, 3))),
+        likelihood="gaussian",
+        prior_variance=1e6,
+    )
+    method = NUTS(draws=400, warmup=400, chains=2, step_size=0.01)
+    result = fit(problem, method, key=jax.random.key(1), progress="silent")
+    draws = np.asarray(result.posterior.draws["w"])
+    np.testing.assert_allclose(draws.std(0) / scales, 1.0, atol=0.25)
+    assert (result.stats["leapfrog_steps"] < 12).all()
+
+
+def test_sums_in_stages_are_accurate():
+    values = np.abs(RNG.normal(size=1_000_003)).astype(np.float32)
+    exact = values.astype(np.float64).sum()
+    assert abs(float(accurate_sum(jnp.asarray(values))) - exact) < 2e-6 * exact
+
+
+def test_ravelling_order_is_that_of_the_metric():
+    tree = {"b": jnp.ones(2), "a": jnp.zeros(3)}
+    np.testing.assert_array_equal(ravel_pytree(tree)[0], [0, 0, 0, 1, 1])

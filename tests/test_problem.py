@@ -1,0 +1,158 @@
+"""The log posterior and its scaling, against SciPy and by hand; what a Problem refuses."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from onebasin.problem import Batch, Problem
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(12, 4))
+LABELS = RNG.integers(0, 3, size=12)
+TARGETS = RNG.normal(size=12)
+PARAMS = {"w": RNG.normal(size=(4, 3)), "b": RNG.normal(size=3)}
+
+
+def linear(params, x):
+    return x @ params["w"] + params["b"]
+
+
+def init(key):
+    return {"w": jax.random.normal(key, (4, 3)), "b": jnp.zeros(3)}
+
+
+def classifier(**options):
+    return Problem(apply=linear, init=init, data=(X, LABELS), **options)
+
+
+def regression(**options):
+    return Problem(
+        apply=lambda p, x: x @ p["w"],
+        init=lambda key: {"w": jax.random.normal(key, (4,))},
+        data=(X, TARGETS),
+        likelihood="gaussian",
+        **options,
+    )
+
+
+def log_softmax(z):
+    return (
+        z
+        - np.log(np.exp(z - z.max(1, keepdims=True)).sum(1, keepdims=True))
+        - z.max(1, keepdims=True)
+    )
+
+
+@pytest.mark.fast
+@pytest.mark.usefixtures("x64")
+def test_categorical_log_posterior_is_the_sum_of_likelihood_and_prior():
+    problem = classifier(prior_variance=0.3, temperature=0.5, augmentation=4.0)
+    value, aux = problem.log_posterior(PARAMS, (X, LABELS))
+    log_p = log_softmax(X @ PARAMS["w"] + PARAMS["b"])[np.arange(12), LABELS]
+    prior = sum(stats.norm(0, np.sqrt(0.3)).logpdf(leaf).sum() for leaf in PARAMS.values())
+    # Temperature ½ and an augmentation of 4 weigh the likelihood eightfold.
+    np.testing.assert_allclose(value, 8 * log_p.sum() + prior, rtol=1e-12)
+    np.testing.assert_allclose(aux["nll"], -log_p.mean(), rtol=1e-12)
+    hits = (X @ PARAMS["w"] + PARAMS["b"]).argmax(1) == LABELS
+    np.testing.assert_allclose(aux["accuracy"], hits.mean(), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_gaussian_log_posterior_has_the_noise_of_the_likelihood():
+    problem = regression(noise_std=0.7, prior_variance=2.0)
+    w = PARAMS["w"][:, 0]
+    value, aux = problem.log_posterior({"w": w}, (X, TARGETS))
+    expected = stats.norm(X @ w, 0.7).logpdf(TARGETS).sum()
+    expected += stats.norm(0, np.sqrt(2.0)).logpdf(w).sum()
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    np.testing.assert_allclose(aux["squared_error"], ((X @ w - TARGETS) ** 2).mean(), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_batches_are_scaled_up_so_that_their_mean_is_the_whole():
+    problem = classifier(prior_variance=0.3)
+    whole, _ = problem.log_posterior(PARAMS, (X, LABELS))
+    parts = [
+        problem.log_posterior(PARAMS, (X[i : i + 3], LABELS[i : i + 3]))[0] for i in (0, 3, 6, 9)
+    ]
+    np.testing.assert_allclose(np.mean(parts), whole, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_padding_has_no_weight():
+    problem = classifier()
+    weight = jnp.array([1.0, 1.0, 0.0])
+    padded, aux = problem.summed_log_likelihood(PARAMS, Batch(X[:3], LABELS[:3], weight))
+    plain, plain_aux = problem.summed_log_likelihood(PARAMS, Batch(X[:2], LABELS[:2]))
+    np.testing.assert_allclose(padded, plain, rtol=1e-12)
+    np.testing.assert_allclose(aux["nll"], plain_aux["nll"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("given", [{"w": 0.1, "b": 2.0}, {"b": 2.0, "w": np.float64(0.1)}])
+@pytest.mark.usefixtures("x64")
+def test_one_prior_variance_per_leaf(given):
+    problem = classifier(prior_variance=given)
+    expected = stats.norm(0, np.sqrt(0.1)).logpdf(PARAMS["w"]).sum()
+    expected += stats.norm(0, np.sqrt(2.0)).logpdf(PARAMS["b"]).sum()
+    np.testing.assert_allclose(problem.log_prior(PARAMS), expected, rtol=1e-12)
+
+
+def test_prior_variances_by_key_path():
+    net = nn.Dense(3)
+    problem = Problem.from_network(net, (X, LABELS), prior_variance={"kernel": 0.5, "bias": 1.5})
+    assert problem.prior_variances == {"kernel": 0.5, "bias": 1.5}
+
+
+def test_a_flax_module_becomes_a_problem():
+    net = nn.Dense(3)
+    problem = Problem.from_network(net, (X.astype(np.float32), LABELS))
+    params = problem.init(jax.random.key(0))
+    assert set(params) == {"kernel", "bias"}
+    np.testing.assert_allclose(
+        problem.apply(params, X), net.apply({"params": params}, X), rtol=1e-6
+    )
+
+
+class WithStatistics(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.BatchNorm(use_running_average=True)(nn.Dense(3)(x))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: classifier(likelihood="poisson"), "no likelihood 'poisson'"),
+        (lambda: classifier(temperature=0.0), "temperature must be a positive number"),
+        (lambda: classifier(prior_variance=-1.0), "prior_variance of 'b' must be a positive"),
+        (lambda: classifier(prior_variance={"w": 1.0}), "leaf 'b' is missing"),
+        (lambda: Problem(linear, init, (X[:0], LABELS[:0])), "empty"),
+        (lambda: Problem(linear, init, (X, LABELS[:5])), "12 examples and y holds 5"),
+        (lambda: Problem(linear, init, (X, LABELS + 1)), "labels reach from 1 to 3"),
+        (lambda: Problem(linear, init, (X, TARGETS)), "integer label"),
+        (lambda: Problem(linear, init, (X * np.nan, LABELS)), "NaN or infinity"),
+        (lambda: Problem(linear, init, X), "give a data set"),
+        (lambda: Problem(lambda p, x: linear(p, x).sum(), init, (X, LABELS)), "batch first"),
+        (
+            lambda: Problem(linear, init, (X, TARGETS), likelihood="gaussian"),
+            "one output per target",
+        ),
+        (lambda: Problem.from_network(WithStatistics(), (X, LABELS)), "batch_stats"),
+        (lambda: Problem.from_network(object(), (X, LABELS)), "no Flax Linen module"),
+    ],
+)
+def test_what_a_problem_refuses(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_the_fingerprint_tells_data_and_settings_apart():
+    same = classifier(prior_variance=0.3).fingerprint()
+    assert classifier(prior_variance=0.3).fingerprint() == same
+    assert classifier(prior_variance=0.4).fingerprint() != same
+    other = Problem(linear, init, (X + 1, LABELS), prior_variance=0.3).fingerprint()
+    assert other != same
