@@ -67,12 +67,24 @@ def entry(groups: list[tuple[int, list[At]]], inert: str = ""):
 
 
 def normal(shape: tuple[int, ...], seed: int = 0) -> jax.Array:
-    return jax.random.normal(jax.random.key(seed), shape)
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
 
 
-def linen(module: nn.Module, x: Any, **kwargs: Any) -> tuple[Network, Any]:
-    variables = module.init(jax.random.key(0), x, **kwargs)
-    return from_linen(module, variables, **kwargs), x
+def variables_of(module: nn.Module, x: Any) -> Any:
+    """Variables of the module's own shapes; drawing them here saves compiling its init."""
+    shapes = jax.eval_shape(module.init, jax.random.key(0), x)
+    rng = np.random.default_rng(0)
+
+    def draw(path: Any, leaf: Any) -> jax.Array:
+        fan_in = max(1, int(np.prod(leaf.shape[:-1])))
+        values = rng.standard_normal(leaf.shape) / np.sqrt(fan_in)
+        return jnp.asarray(abs(values) if path[0].key == "batch_stats" else values, leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def linen(module: nn.Module, x: Any) -> tuple[Network, Any]:
+    return from_linen(module, variables_of(module, x)), x
 
 
 def dense_chain(*names: str, size: int) -> list[tuple[int, list[At]]]:
@@ -219,7 +231,7 @@ def batch_norm_of_the_batch():
     """Batch statistics are used; the running ones are written and never read."""
     module = Normalised(lambda: nn.BatchNorm(use_running_average=False))
     x = normal((4, 6, 6, 2))
-    variables = module.init(jax.random.key(0), x)
+    variables = variables_of(module, x)
     stats = variables["batch_stats"]
 
     def apply(params, x):

@@ -1,0 +1,199 @@
+"""Posteriors: sampling, moments and densities against closed forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from onebasin.posterior import LowRank, MeanField, Mixture, Samples
+
+SHAPES = {"a": (2, 3), "b": (4,)}
+KEY = jax.random.key(0)
+
+
+def tree(seed: int, lead: tuple[int, ...] = ()) -> dict[str, jax.Array]:
+    rng = np.random.default_rng(seed)
+    return {k: jnp.asarray(rng.standard_normal(lead + s)) for k, s in SHAPES.items()}
+
+
+def positive(seed: int) -> dict[str, jax.Array]:
+    return {k: jnp.asarray(0.5 + np.abs(np.asarray(v))) for k, v in tree(seed).items()}
+
+
+def flat(t: dict, lead: int = 0) -> np.ndarray:
+    leaves = [np.asarray(v) for _, v in sorted(t.items())]
+    return np.concatenate([v.reshape(*v.shape[:lead], -1) for v in leaves], axis=-1)
+
+
+def gaussians():
+    mean_field = MeanField(tree(0), positive(1))
+    low_rank = LowRank(tree(2), positive(3), tree(4, (3,)))
+    return mean_field, low_rank
+
+
+def dense_covariance(q) -> np.ndarray:
+    covariance = np.diag(flat(q.std) ** 2)
+    if isinstance(q, LowRank):
+        factors = flat(q.factors, 1)
+        covariance = covariance + factors.T @ factors
+    return covariance
+
+
+@pytest.mark.fast
+def test_log_density_against_the_dense_gaussian(x64):
+    theta = tree(9)
+    for q in gaussians():
+        expected = stats.multivariate_normal(flat(q.mean), dense_covariance(q)).logpdf(flat(theta))
+        # Cholesky against SciPy's eigenvalues, both in double precision.
+        np.testing.assert_allclose(q.log_prob(theta), expected, rtol=1e-10)
+
+
+def test_log_density_of_a_mixture(x64):
+    parts = gaussians()
+    mixture = Mixture(parts, jnp.array([0.25, 0.75]))
+    theta = tree(9)
+    expected = np.log(
+        sum(
+            w * stats.multivariate_normal(flat(q.mean), dense_covariance(q)).pdf(flat(theta))
+            for w, q in zip((0.25, 0.75), parts, strict=True)
+        )
+    )
+    np.testing.assert_allclose(mixture.log_prob(theta), expected, rtol=1e-10)
+    nested = Mixture((mixture, mixture), jnp.array([0.5, 0.5]))
+    np.testing.assert_allclose(nested.log_prob(theta), expected, rtol=1e-10)
+
+
+def test_a_mixture_without_weight_on_a_part_ignores_it(x64):
+    mean_field, low_rank = gaussians()
+    mixture = Mixture((mean_field, low_rank), jnp.array([1.0, 0.0]))
+    theta = tree(9)
+    np.testing.assert_allclose(mixture.log_prob(theta), mean_field.log_prob(theta), rtol=1e-12)
+
+
+def posteriors():
+    mean_field, low_rank = gaussians()
+    samples = Samples(tree(5, (7,)), jnp.array([0, 0, 0, 0, 1, 1, 1]))
+    mixture = Mixture((mean_field, low_rank, samples), jnp.array([0.2, 0.5, 0.3]))
+    return [mean_field, low_rank, samples, mixture]
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_samples_have_the_moments_they_should(which, x64):
+    q = posteriors()[which]
+    count = 40_000
+    drawn = flat(q.sample(count, key=KEY), 1)
+    mean, std = map(flat, q.moments())
+    # Five standard errors of the mean, and of the standard deviation (kurtosis up to about 5).
+    assert (np.abs(drawn.mean(0) - mean) < 5 * std / np.sqrt(count)).all()
+    assert (np.abs(drawn.std(0) - std) < 5 * std / np.sqrt(count)).all()
+
+
+def test_covariance_of_low_rank_samples(x64):
+    _, q = gaussians()
+    count = 100_000
+    drawn = flat(q.sample(count, key=KEY), 1)
+    expected = dense_covariance(q)
+    scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    # An entry's standard error is at most √(2/count) of that scale.
+    assert (np.abs(np.cov(drawn.T) - expected) < 5 * np.sqrt(2 / count) * scale).all()
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("which", range(4))
+def test_one_key_gives_one_answer_and_common_noise(which):
+    q = posteriors()[which]
+    one, again = q.sample(5, key=KEY), q.sample(5, key=KEY)
+    jax.tree.map(np.testing.assert_array_equal, one, again)
+    assert all(leaf.shape == (5, *SHAPES[name]) for name, leaf in one.items())
+    assert all(leaf.shape == SHAPES[name] for name, leaf in q.sample(key=KEY).items())
+    assert not np.array_equal(flat(one, 1), flat(q.sample(5, key=jax.random.key(1)), 1))
+
+
+def test_the_noise_does_not_depend_on_the_posterior(x64):
+    first = MeanField(tree(0), positive(1))
+    second = MeanField(tree(2), positive(3))
+    noise = [(flat(q.sample(3, key=KEY), 1) - flat(q.mean)) / flat(q.std) for q in (first, second)]
+    np.testing.assert_allclose(noise[0], noise[1], rtol=1e-12)
+
+
+def test_draws_come_once_each_before_any_comes_twice():
+    q = Samples(tree(5, (7,)))
+    rows = {tuple(row): i for i, row in enumerate(flat(q.draws, 1))}
+    picked = [rows[tuple(row)] for row in flat(q.sample(16, key=KEY), 1)]
+    assert sorted(picked[:7]) == sorted(picked[7:14]) == list(range(7))
+    assert len(set(picked[14:])) == 2
+
+
+def test_mixtures_take_their_share_from_each_part():
+    parts = tuple(MeanField({"a": jnp.full(2, float(k))}, {"a": jnp.zeros(2)}) for k in range(3))
+    q = Mixture(parts, jnp.array([0.5, 0.3, 0.2]))
+    values = np.asarray(q.sample(100, key=KEY)["a"])[:, 0]
+    counts = np.bincount(values.astype(int), minlength=3)
+    assert (np.abs(counts - [50, 30, 20]) <= 1).all()
+    # A draw alone has the mixture's law: over many keys, the same shares by chance.
+    single = np.array([float(q.sample(key=jax.random.key(i))["a"][0]) for i in range(200)])
+    shares = np.bincount(single.astype(int), minlength=3) / 200
+    assert (np.abs(shares - [0.5, 0.3, 0.2]) < 5 * 0.5 / np.sqrt(200)).all()
+
+
+def test_running_statistics_belong_to_their_draws():
+    state = {"mean": jnp.arange(7.0)[:, None] * jnp.ones(2)}
+    draws = {"a": jnp.arange(7.0)[:, None] * jnp.ones(3)}
+    q = Samples(draws, state=state)
+    drawn, states = q.sample(5, key=KEY), q.states(5, key=KEY)
+    np.testing.assert_array_equal(drawn["a"][:, 0], states["mean"][:, 0])
+    one = MeanField({"a": jnp.zeros(3)}, {"a": jnp.ones(3)}, {"mean": jnp.ones(2)})
+    assert one.states(4, key=KEY)["mean"].shape == (4, 2)
+    assert MeanField({"a": jnp.zeros(3)}, {"a": jnp.ones(3)}).states(4, key=KEY) is None
+
+
+@pytest.mark.fast
+def test_posteriors_are_pytrees():
+    for q in posteriors():
+        doubled = jax.tree.map(lambda leaf: leaf, q)
+        assert type(doubled) is type(q)
+        jitted = jax.jit(lambda q: q.sample(2, key=KEY))(q)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), jitted, q.sample(2, key=KEY)
+        )
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), posteriors()[0])
+    assert jax.vmap(lambda q: q.sample(key=KEY))(stacked)["a"].shape == (2, 2, 3)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MeanField(tree(0), {"a": jnp.ones((2, 3))}), "leaf 'b' is missing"),
+        (lambda: MeanField(tree(0), {**tree(1), "a": jnp.ones(3)}), "leaf 'a' has shape"),
+        (lambda: LowRank(tree(0), tree(1), tree(2)), "factors"),
+        (
+            lambda: LowRank(tree(0), tree(1), {**tree(2, (2,)), "b": jnp.ones((3, 4))}),
+            "different ranks",
+        ),
+        (lambda: Samples({"a": jnp.ones((2, 3)), "b": jnp.ones((3, 3))}), "leaf 'b'"),
+        (lambda: Samples({"a": jnp.ones((0, 3))}), "no draw"),
+        (lambda: Samples({"a": jnp.ones((2, 3))}, jnp.zeros(3, int)), "chain"),
+        (lambda: Samples({"a": jnp.ones((2, 3))}, state={"m": jnp.ones(3)}), "state leaf 'm'"),
+        (lambda: Mixture((), jnp.ones(0)), "at least one"),
+        (lambda: Mixture(gaussians(), jnp.ones(3) / 3), "as many weights"),
+        (lambda: Mixture(gaussians(), jnp.array([0.5, 0.6])), "sum to 1"),
+        (
+            lambda: Mixture(
+                (gaussians()[0], MeanField({"a": jnp.ones(2)}, {"a": jnp.ones(2)})),
+                jnp.array([0.5, 0.5]),
+            ),
+            "component 1",
+        ),
+        (lambda: gaussians()[0].sample(0, key=KEY), "at least one"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_samples_have_no_density():
+    with pytest.raises(TypeError, match="compact"):
+        Samples(tree(5, (7,))).log_prob(tree(0))
