@@ -68,12 +68,11 @@ def _parts(to: Any) -> Parts:
             f"LowRankLogDensity needs a LowRank target, not a {type(to).__name__}; "
             "use objective='log-density' for a MeanField"
         )
-    trees = (leaves_by_path(tree) for tree in (to.mean, to.std, to.factors))
-    means, stds, factors = trees
-    return {
-        leaf: tuple(np.asarray(t[leaf], np.float64) for t in (means, stds, factors))
-        for leaf in means
-    }
+    means, stds, factors = (
+        {leaf: np.asarray(v, np.float64) for leaf, v in leaves_by_path(tree).items()}
+        for tree in (to.mean, to.std, to.factors)
+    )
+    return {leaf: (means[leaf], stds[leaf], factors[leaf]) for leaf in means}
 
 
 def _low_rank_sums(target: Parts, point: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -97,7 +97,7 @@ def match(
     before = matcher.table.total()
     if forward:
         matcher.forward()
-        if matcher.table.total() < before:
+        if matcher.table.total() <= before:
             matcher = Matcher(ScoreTable(problem, lies), Trace())
     end = matcher.descend(Orders("forward"), max_sweeps)
     if end.score <= before:

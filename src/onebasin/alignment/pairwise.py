@@ -191,7 +191,7 @@ def _begin(
         return matcher
     lies = matcher.table.total() if start == "auto" else -np.inf
     matcher.forward()
-    if matcher.table.total() < lies:
+    if matcher.table.total() <= lies:
         return Matcher(ScoreTable(problem, symmetry.identity()), trace)
     return matcher
 

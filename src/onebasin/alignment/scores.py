@@ -97,7 +97,9 @@ class Panel:
 
 
 def _accumulate(scores: np.ndarray, target: np.ndarray, mover: np.ndarray) -> None:
-    scores += target @ mover.T
+    # An overflow is reported where the matrix is used, with the group's name.
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores += target @ mover.T
 
 
 class ScoreTable:

@@ -1,0 +1,147 @@
+"""Joint alignment: planted frames, a falling spread, log-density, and the shapes it takes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from alignment_cases import gaussian, mlp_shapes, mlp_symmetry, random_like, same_tree
+from onebasin.alignment import align, align_many
+from onebasin.posterior import MeanField, Samples
+from onebasin.symmetry import stack
+
+SHAPES = mlp_shapes((14, 11))
+
+
+def scattered(count, noise, seed=0):
+    """Noisy copies of one network, each under a permutation of its own."""
+    base = random_like(SHAPES, seed)
+    sym = mlp_symmetry(base)
+    planted, members = [], []
+    for i in range(count):
+        near = jax.tree.map(lambda a, b: a + noise * b, base, random_like(SHAPES, seed + 1 + i))
+        planted.append(sym.random(key=jax.random.key(i)))
+        members.append(sym.act(planted[-1], near))
+    return members, planted, sym
+
+
+def in_one_frame(found, planted, sym):
+    """How many members lie in the frame of the first once the planted ones are undone."""
+    frames = [sym.compose(p, q) for p, q in zip(found.permutations, planted, strict=True)]
+    return sum(frame == frames[0] for frame in frames)
+
+
+def spread(trees):
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    return float(sum(jnp.sum(jnp.var(leaf, axis=0)) for leaf in jax.tree.leaves(stacked)))
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+@pytest.mark.parametrize("objective", ["l2", "log-density"])
+def test_planted_frames_are_found(x64, count, objective):
+    members, planted, sym = scattered(count, 0.3)
+    found = align_many(members, symmetry=sym, objective=objective)
+    assert in_one_frame(found, planted, sym) == count
+    assert found.converged
+    assert (np.diff(found.trace) >= 0).all()
+    if objective == "l2":
+        assert -found.trace[-1] == pytest.approx(spread(found.posteriors), rel=1e-10)
+    mean = jax.tree.map(lambda *leaves: sum(leaves) / count, *found.posteriors)
+    for a, b in zip(jax.tree.leaves(found.barycenter.mean), jax.tree.leaves(mean), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10)
+
+
+@pytest.mark.parametrize("count", [5, 10])
+def test_the_spread_falls_for_members_that_share_little(x64, count):
+    members, _, sym = scattered(count, 2.0)
+    found = align_many(members, symmetry=sym, objective="l2")
+    assert (np.diff(found.trace) >= 0).all()
+    assert -found.trace[-1] == pytest.approx(spread(found.posteriors), rel=1e-10)
+    assert -found.trace[-1] < spread(members)
+    assert -found.trace[-1] < -found.trace[0]
+    again = align_many(members, symmetry=sym, objective="l2")
+    assert again.permutations == found.permutations
+
+
+def test_the_start_matters(x64):
+    """From where they lie, the barycentre of unaligned draws holds them there."""
+    members, planted, sym = scattered(12, 0.3, seed=40)
+    draws = Samples(jax.tree.map(lambda *leaves: jnp.stack(leaves), *members))
+    found = align_many(draws, symmetry=sym, objective="l2")
+    assert in_one_frame(found, planted, sym) == 12
+    assert isinstance(found.posteriors, Samples)
+    assert same_tree(found.posteriors, sym.act(found.stacked, draws))
+    assert found.stacked == stack(list(found.permutations))
+    mean, std = found.posteriors.moments()
+    assert same_tree(found.barycenter, MeanField(mean, std))
+
+
+@pytest.mark.fast
+def test_posteriors_with_deviations(x64):
+    """W₂: the barycentre of Gaussians averages means and deviations."""
+    base = gaussian(SHAPES, 0)
+    sym = mlp_symmetry(base.mean)
+    members = [sym.act(sym.random(key=jax.random.key(i)), base) for i in range(3)]
+    found = align_many(members, symmetry=sym)
+    assert found.trace[-1] == pytest.approx(0, abs=1e-9)
+    for moved in found.posteriors:
+        assert same_tree(moved, found.posteriors[0])
+    np.testing.assert_allclose(
+        found.barycenter.std["Dense_0"]["kernel"],
+        found.posteriors[0].std["Dense_0"]["kernel"],
+        rtol=1e-12,
+    )
+
+
+def test_two_are_as_good_as_a_pair(x64):
+    q, to = gaussian(SHAPES, 3), gaussian(SHAPES, 4)
+    sym = mlp_symmetry(q.mean)
+    found = align_many([to, q], symmetry=sym)
+    pair = align(q, to=to, symmetry=sym)
+    # V = ½ Σᵢ ‖fᵢ − f̄‖² = W₂²/4
+    assert -4 * found.trace[-1] <= pair.distance_after * (1 + 1e-12)
+
+
+def test_log_density_beats_l2_under_the_compact_gaussian(x64):
+    """Coordinates of very different spread: the Gaussian knows which of them to trust."""
+    base = random_like(SHAPES, 0)
+    scale = jax.tree.map(lambda a: jnp.exp(1.5 * a), random_like(SHAPES, 1))
+    sym = mlp_symmetry(base)
+    members = []
+    for i in range(40):
+        noise = random_like(SHAPES, 10 + i)
+        near = jax.tree.map(lambda b, s, e: b + 0.4 * s * e, base, scale, noise)
+        members.append(sym.act(sym.random(key=jax.random.key(i)), near))
+    draws = Samples(jax.tree.map(lambda *leaves: jnp.stack(leaves), *members))
+
+    def mean_log_density(found):
+        gaussian = MeanField(*found.posteriors.moments())
+        return float(np.mean([gaussian.log_prob(found.posteriors.draw(i)) for i in range(40)]))
+
+    by_l2 = align_many(draws, symmetry=sym, objective="l2")
+    by_density = align_many(draws, symmetry=sym, objective="log-density")
+    assert (np.diff(by_density.trace) >= 0).all()
+    assert mean_log_density(by_density) >= mean_log_density(by_l2)
+
+
+@pytest.mark.fast
+def test_what_makes_no_sense_is_refused():
+    members, _, sym = scattered(3, 0.3)
+    with pytest.raises(ValueError, match=r"'kl' has no barycentre; use w2, l2 or log-density"):
+        align_many(members, symmetry=sym, objective="kl")
+    with pytest.raises(ValueError, match="takes a list"):
+        align_many([], symmetry=sym)
+    other = random_like(mlp_shapes((14, 12)), 0)
+    with pytest.raises(ValueError, match=r"posterior 2: .*leaf 'Dense_1/bias'"):
+        align_many([*members[:2], other], symmetry=sym)
+    bad = Samples(jax.tree.map(lambda m: jnp.stack([m, m.at[0].set(jnp.nan)]), members[0]))
+    with pytest.raises(ValueError, match=r"NaN or infinity in leaf 'draws/Dense_0/bias'"):
+        align_many(bad, symmetry=sym)
+
+
+@pytest.mark.fast
+def test_one_member_alone():
+    members, _, sym = scattered(1, 0.3)
+    found = align_many(members, symmetry=sym, objective="l2")
+    assert found.permutations == (sym.identity(),)
+    assert found.converged

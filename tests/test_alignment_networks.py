@@ -1,0 +1,110 @@
+"""Alignment of whole networks: planted permutations, noise, activations."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from alignment_cases import mlp_shapes, mlp_symmetry, random_like, relu_mlp, same_tree
+from onebasin.alignment import Activations, align
+from onebasin.networks import MLP, ResNet20
+from onebasin.posterior import MeanField
+from onebasin.symmetry import find_symmetry
+
+NETWORKS = {
+    "MLP": (MLP(widths=(512, 512, 512), num_classes=10), (28, 28, 1)),
+    "ResNet20": (ResNet20(width=16), (32, 32, 3)),
+}
+
+
+@cache
+def untrained(name):
+    """A posterior as it is before training: random means, one deviation for all."""
+    net, shape = NETWORKS[name]
+    x = jnp.zeros((2, *shape))
+    params = jax.jit(net.init)(jax.random.key(0), x)["params"]
+    apply = lambda p, x: net.apply({"params": p}, x)
+    std = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.01), params)
+    return MeanField(params, std), find_symmetry(apply, params, x)
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+@pytest.mark.parametrize("objective", ["w2", "l2"])
+def test_planted_permutations_are_undone_exactly(name, objective):
+    q, sym = untrained(name)
+    assert len(sym.groups) == (3 if name == "MLP" else 12)
+    for seed in range(3):
+        planted = sym.random(key=jax.random.key(seed))
+        found = align(sym.act(planted, q), to=q, symmetry=sym, objective=objective)
+        assert same_tree(found.posterior, q)
+        assert found.distance_after == 0
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_noise_on_the_copy(name):
+    """0.3 of each array's own spread, on an untrained network: every unit is still right."""
+    q, sym = untrained(name)
+    for seed in range(2):
+        keys = iter(jax.random.split(jax.random.key(seed), 200))
+        noisy = jax.tree.map(
+            lambda m, keys=keys: m + 0.3 * jnp.std(m) * jax.random.normal(next(keys), m.shape),
+            q.mean,
+        )
+        planted = sym.random(key=jax.random.key(seed))
+        copy = sym.act(planted, MeanField(noisy, q.std))
+        found = align(copy, to=q, symmetry=sym)
+        assert found.permutation == sym.inverse(planted)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"centred": True}, {"correlation": True}], ids=["plain", "centred", "corr"]
+)
+def test_activations_undo_what_was_planted(options):
+    shapes = mlp_shapes((16, 12))
+    params = random_like(shapes, 0)
+    sym = mlp_symmetry(params)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(50, 5)))
+    planted = sym.random(key=jax.random.key(1))
+    objective = Activations(relu_mlp, x, **options)
+    found = align(sym.act(planted, params), to=params, symmetry=sym, objective=objective)
+    assert found.permutation == sym.inverse(planted)
+    assert found.distance_after == pytest.approx(0, abs=1e-8)
+    assert found.distance_before > 1
+    assert found.sweeps == 1 or found.solves <= 2 * len(sym.groups)
+
+
+def test_activations_score_is_the_inner_product():
+    shapes = mlp_shapes((6,))
+    a, b = random_like(shapes, 0), random_like(shapes, 1)
+    sym = mlp_symmetry(a)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(30, 5)))
+
+    def record(params, x, symmetry, state):
+        del symmetry, state
+        hidden = x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"]
+        return {"hidden_0": jax.nn.relu(hidden).T}
+
+    by_hand = align(b, to=a, symmetry=sym, objective=Activations(relu_mlp, x, record=record))
+    traced = align(b, to=a, symmetry=sym, objective=Activations(relu_mlp, x))
+    assert by_hand.permutation == traced.permutation
+    za, zb = (np.asarray(record(p, x, sym, None)["hidden_0"], np.float64) for p in (a, b))
+    inner = np.vdot(za, zb[by_hand.permutation["hidden_0"]])
+    # float32 activations, 180 products
+    assert by_hand.score == pytest.approx(inner, rel=1e-5)
+    apart = np.sum((za - zb[by_hand.permutation["hidden_0"]]) ** 2) / 30
+    assert by_hand.distance_after == pytest.approx(apart, rel=1e-5)
+
+
+def test_a_start_from_data():
+    shapes = mlp_shapes((16, 12))
+    to = random_like(shapes, 0)
+    noise = random_like(shapes, 1, 0.2)
+    sym = mlp_symmetry(to)
+    planted = sym.random(key=jax.random.key(1))
+    q = sym.act(planted, jax.tree.map(jnp.add, to, noise))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(50, 5)))
+    found = align(q, to=to, symmetry=sym, starts=(Activations(relu_mlp, x), "identity"))
+    assert [s.name for s in found.starts] == ["activations", "identity"]
+    assert found.permutation == sym.inverse(planted)

@@ -1,0 +1,252 @@
+"""Pairwise alignment: exhaustive optima, the monotone objective, planted permutations."""
+
+from itertools import permutations, product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from alignment_cases import (
+    RECURRENT,
+    RECURRENT_GROUPS,
+    gaussian,
+    mlp_shapes,
+    mlp_symmetry,
+    positive_like,
+    random_like,
+    relu_mlp,
+    same_tree,
+)
+from onebasin.alignment import FrankWolfe, LowRankLogDensity, align
+from onebasin.alignment.assignment import gap
+from onebasin.alignment.descent import Matcher, Orders, Trace
+from onebasin.alignment.objective import OBJECTIVES
+from onebasin.alignment.scores import ScoreTable
+from onebasin.posterior import LowRank, MeanField
+from onebasin.symmetry import Permutation, Symmetry
+
+STARTS = ("forward", "identity", "random", "random", "random", "random")
+
+
+def best_score(problem, sym):
+    """The highest score of all permutations; the last group's are scored by its matrix."""
+    table = ScoreTable(problem, sym.identity())
+    *first, last = sym.groups
+    if last.quadratic:
+        first, last = [*first, last], None
+    choices = [[np.array(p) for p in permutations(range(g.size))] for g in first]
+    best = -np.inf
+    for chosen in product(*choices):
+        table.indices.update(zip((g.name for g in first), chosen, strict=True))
+        score = table.total()
+        if last is not None:
+            matrix = table.scores(last.name)
+            every = np.array(list(permutations(range(last.size))))
+            sums = matrix[np.arange(last.size), every].sum(axis=1)
+            score += float(sums.max() - np.trace(matrix))
+        best = max(best, score)
+    return best
+
+
+@pytest.mark.parametrize("width", [2, 4, 6, 7])
+@pytest.mark.parametrize("objective", ["w2", "kl"])
+def test_one_group_is_solved_exactly(x64, width, objective):
+    shapes = mlp_shapes((width,))
+    for seed in range(6 if width < 7 else 1):
+        q, to = gaussian(shapes, seed), gaussian(shapes, seed + 50)
+        sym = mlp_symmetry(q.mean)
+        found = align(q, to=to, symmetry=sym, objective=objective)
+        best = best_score(OBJECTIVES[objective].problem(q, to, sym), sym)
+        assert found.score == pytest.approx(best, rel=1e-12)
+        assert found.converged
+
+
+def share_found(width, seeds, **options):
+    shapes = mlp_shapes((width, width))
+    hits = 0
+    for seed in range(seeds):
+        q, to = gaussian(shapes, seed), gaussian(shapes, seed + 500)
+        sym = mlp_symmetry(q.mean)
+        found = align(q, to=to, symmetry=sym, key=jax.random.key(seed), **options)
+        best = best_score(OBJECTIVES["w2"].problem(q, to, sym), sym)
+        assert found.score <= best + 1e-9 * abs(best)
+        hits += found.score >= best - 1e-9 * abs(best)
+    return hits / seeds
+
+
+def test_two_coupled_groups(x64, record_property):
+    """Two posteriors that have nothing in common: the hardest case for a local search."""
+    share = share_found(4, 16, starts=STARTS)
+    searched = share_found(4, 16, starts=STARTS, search=FrankWolfe())
+    record_property("share of optima found, 2 groups of 4", share)
+    record_property("the same with Frank-Wolfe", searched)
+    assert share >= 0.75
+    assert searched >= max(share, 0.9)
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "alternate", "random"])
+@pytest.mark.parametrize("start", ["identity", "forward", "random"])
+def test_the_objective_never_falls(x64, order, start):
+    shapes = mlp_shapes((12, 9, 15))
+    q, to = gaussian(shapes, 0), gaussian(shapes, 1)
+    sym = mlp_symmetry(q.mean)
+    found = align(q, to=to, symmetry=sym, starts=(start,), order=order, key=jax.random.key(3))
+    assert (np.diff(found.trace) > 0).all()
+    assert found.converged
+    # The trace is summed up from gains; its end is the score of what was found, made afresh.
+    table = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), found.permutation)
+    assert found.trace[-1] == found.score == pytest.approx(table.total(), rel=1e-12)
+    # And no group can do better while the others stay: certified by its prices.
+    matcher = Matcher(table, Trace())
+    end = matcher.descend(Orders(), 1)
+    assert end.score == pytest.approx(found.score, rel=1e-14)
+    for group in sym.groups:
+        matrix = table.scores(group.name)
+        bound = gap(matrix, found.permutation[group.name], matcher.prices[group.name])
+        assert abs(bound) <= 1e-12 * np.abs(matrix).sum()
+
+
+def test_distance_before_and_after(x64):
+    shapes = mlp_shapes((8, 8))
+    q, to = gaussian(shapes, 0), gaussian(shapes, 1)
+    sym = mlp_symmetry(q.mean)
+    found = align(q, to=to, symmetry=sym)
+    assert found.distance_after < found.distance_before
+    # W₂² = const − 2 score
+    lies = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), sym.identity()).total()
+    assert found.distance_before - found.distance_after == pytest.approx(2 * (found.score - lies))
+    assert same_tree(found.posterior, sym.act(found.permutation, q))
+    assert int(found.transpositions) == sum(found.transpositions.by_group.values())
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 5)))
+    np.testing.assert_allclose(relu_mlp(found.posterior.mean, x), relu_mlp(q.mean, x), rtol=1e-12)
+
+
+@pytest.mark.fast
+def test_starts_are_reported_and_the_best_is_kept(x64):
+    shapes = mlp_shapes((8, 8, 8))
+    q, to = gaussian(shapes, 0), gaussian(shapes, 1)
+    sym = mlp_symmetry(q.mean)
+    given = sym.random(key=jax.random.key(8))
+    found = align(q, to=to, symmetry=sym, starts=(*STARTS, given), key=jax.random.key(0))
+    assert [s.name for s in found.starts] == [*STARTS, "given"]
+    assert found.score == max(s.score for s in found.starts)
+    again = align(q, to=to, symmetry=sym, starts=(*STARTS, given), key=jax.random.key(0))
+    assert again.permutation == found.permutation
+    assert again.trace == found.trace
+
+
+@pytest.mark.fast
+def test_sweeps_may_run_out():
+    shapes = mlp_shapes((30, 30, 30))
+    q, to = gaussian(shapes, 0), gaussian(shapes, 1)
+    found = align(q, to=to, symmetry=mlp_symmetry(q.mean), starts=("identity",), max_sweeps=1)
+    assert not found.converged
+    assert found.sweeps == 1
+
+
+@pytest.mark.fast
+def test_what_lies_aligned_stays(x64):
+    """Draws of one chain are alike: the start must not tear them apart."""
+    shapes = mlp_shapes((20, 20))
+    to = gaussian(shapes, 0)
+    noise = random_like(shapes, 7, 0.02)
+    q = MeanField(jax.tree.map(jnp.add, to.mean, noise), to.std)
+    sym = mlp_symmetry(q.mean)
+    assert align(q, to=to, symmetry=sym).permutation == sym.identity()
+
+
+def test_a_group_on_both_axes_of_an_array(x64):
+    """A recurrent layer: planted permutations are found, and no step lowers the objective."""
+    for seed in range(4):
+        to = gaussian(RECURRENT, seed)
+        sym = Symmetry.by_hand(to.mean, RECURRENT_GROUPS)
+        assert sym.groups[0].quadratic
+        planted = sym.random(key=jax.random.key(seed))
+        found = align(sym.act(planted, to), to=to, symmetry=sym)
+        assert same_tree(found.posterior, to)
+        q = gaussian(RECURRENT, seed + 100)
+        starts = ("identity", "forward", *["random"] * 4)
+        loose = align(q, to=to, symmetry=sym, starts=starts, key=jax.random.key(seed))
+        assert (np.diff(loose.trace) > 0).all()
+        best = best_score(OBJECTIVES["w2"].problem(q, to, sym), sym)
+        assert loose.score <= best + 1e-9
+        table = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), loose.permutation)
+        assert loose.score == pytest.approx(table.total(), rel=1e-12)
+
+
+def test_flattened_channels_and_several_moving_axes(x64):
+    """Places with several positions per unit, and a leaf on which three groups meet."""
+    shapes = {"conv": (3, 3, 2, 4), "dense": (4 * 4, 6), "mix": (4, 6, 5), "head": (5, 2)}
+    to = gaussian(shapes, 0)
+    sym = Symmetry.by_hand(
+        to.mean,
+        {
+            "channels": [("conv", 3), ("dense", 0, (4, 1)), ("mix", 0)],
+            "hidden": [("dense", 1), ("mix", 1)],
+            "last": [("mix", 2), ("head", 0)],
+        },
+    )
+    for seed in range(5):
+        planted = sym.random(key=jax.random.key(seed))
+        found = align(sym.act(planted, to), to=to, symmetry=sym)
+        assert same_tree(found.posterior, to)
+        assert found.permutation == sym.inverse(planted)
+        q = gaussian(shapes, seed + 10)
+        other = align(q, to=to, symmetry=sym)
+        table = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), other.permutation)
+        assert (np.diff(other.trace) > 0).all()
+        assert other.score == pytest.approx(table.total(), rel=1e-12)
+
+
+@pytest.mark.parametrize("anchor", [0.0, 0.5])
+def test_frank_wolfe_is_never_worse_and_often_better(x64, anchor):
+    shapes = mlp_shapes((10, 10, 10))
+    better = 0
+    for seed in range(10):
+        q, to = gaussian(shapes, seed), gaussian(shapes, seed + 100)
+        sym = mlp_symmetry(q.mean)
+        plain = align(q, to=to, symmetry=sym)
+        found = align(q, to=to, symmetry=sym, search=FrankWolfe(steps=30, anchor=anchor))
+        assert found.score >= plain.score
+        assert (np.diff(found.trace) > 0).all()
+        assert found.trace[-1] == found.score
+        table = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), found.permutation)
+        assert found.score == pytest.approx(table.total(), rel=1e-12)
+        better += found.score > plain.score + 1e-9
+    assert better >= 3
+
+
+def test_low_rank_log_density_is_exact_and_rises(x64):
+    shapes = mlp_shapes((6, 5))
+    base = gaussian(shapes, 0)
+    factors = jax.tree.map(lambda *f: jnp.stack(f), *(random_like(shapes, s) for s in (7, 8, 9)))
+    to = LowRank(base.mean, positive_like(shapes, 4), factors)
+    sym = mlp_symmetry(base.mean)
+    objective = LowRankLogDensity()
+    rises = 0
+    for seed in range(3):
+        point = to.sample(key=jax.random.key(seed))
+        planted = sym.act(sym.random(key=jax.random.key(seed + 50)), point)
+        full = align(planted, to=to, symmetry=sym, objective=objective)
+        for params in (planted, full.posterior):
+            direct = -float(to.log_prob(params))
+            assert objective.measure(params, to, sym) == pytest.approx(direct, rel=1e-10)
+        assert (np.diff(full.trace) > 0).all()
+        assert full.score == pytest.approx(-full.distance_after, rel=1e-12)
+        marginal = align(planted, to=to, symmetry=sym, objective="log-density")
+        rises += full.score > float(to.log_prob(marginal.posterior)) + 1e-6
+    assert rises >= 1
+    with pytest.raises(ValueError, match="needs a LowRank target"):
+        align(base.mean, to=base, symmetry=sym, objective=objective)
+
+
+@pytest.mark.fast
+def test_given_permutation_is_not_changed():
+    shapes = mlp_shapes((5, 5))
+    q, to = gaussian(shapes, 0), gaussian(shapes, 1)
+    sym = mlp_symmetry(q.mean)
+    given = sym.random(key=jax.random.key(8))
+    copy = Permutation({name: given[name].copy() for name in given})
+    align(q, to=to, symmetry=sym, starts=(given,))
+    assert given == copy
