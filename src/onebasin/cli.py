@@ -1,0 +1,100 @@
+"""The `onebasin` command: parses and delegates."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: what it is for, and the module whose `COMMAND` and `run` do it.
+
+    `COMMAND` is a dataclass of options, or a dictionary of them by name (sub-subcommands).
+    """
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "demo": Command("onebasin.commands.demo", "see it work on the embedded digits"),
+    "data": Command("onebasin.commands.data", "what data sets are found where"),
+    "symmetry": Command("onebasin.commands.symmetry", "the permutation symmetries of a network"),
+}
+
+HELP = """\
+usage: onebasin COMMAND [OPTIONS]
+
+Move posteriors of Bayesian neural networks into one basin.
+
+commands:
+{commands}
+
+options:
+  -h, --help     this text; `onebasin COMMAND --help` for a command's own
+  --version      print the version
+  --debug        show the traceback of an error
+
+examples:
+  onebasin demo
+  onebasin symmetry resnet20 --width 16
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command; errors are one sentence on standard error and exit code 2."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [a for a in arguments if a != "--debug"]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        listed = "\n".join(f"  {name:<12} {c.summary}" for name, c in COMMANDS.items())
+        sys.stdout.write(HELP.format(commands=listed))
+        sys.exit(0 if arguments else USAGE_ERROR)
+    if arguments[0] == "--version":
+        from onebasin import __version__
+
+        sys.stdout.write(f"onebasin {__version__}\n")
+        sys.exit(0)
+    name, *rest = arguments
+    if name not in COMMANDS:
+        _fail(f"there is no command '{name}'; the commands are {', '.join(COMMANDS)}")
+    try:
+        _run(name, rest)
+    except KeyboardInterrupt:
+        sys.stderr.write("onebasin: interrupted\n")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has left; nobody is there to tell
+        sys.exit(0)
+    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
+        if debug:
+            raise
+        _fail(_one_line(error), getattr(error, "exit_code", USAGE_ERROR))
+
+
+def _run(name: str, arguments: list[str]) -> None:
+    import tyro
+
+    module = import_module(COMMANDS[name].module)
+    command = module.COMMAND
+    options = {"prog": f"onebasin {name}", "args": arguments}
+    if isinstance(command, dict):
+        config = tyro.extras.subcommand_cli_from_dict(command, **options)
+    else:
+        config = tyro.cli(command, **options)
+    module.run(config)
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _fail(message: str, code: int = USAGE_ERROR) -> None:
+    sys.stderr.write(f"onebasin: {message}\n")
+    sys.exit(code)
