@@ -2,9 +2,11 @@
 
 The parameters are randomised first (zero biases and unit gains hide errors) and the
 network is run in double precision. Then every group is moved alone and all of them
-together: the outputs must not change. And every place of a group is left out once: the
-outputs must change, or the place is inert, i.e. the function does not depend on how it is
-laid out (as with the bias of attention keys, which softmax cancels).
+together: the outputs must not change. And places of a group are left out, one at a time:
+the outputs must change, or the place is inert, i.e. the function does not depend on how it
+is laid out (as with the bias of attention keys, which softmax cancels). `Symmetry.check`
+leaves out every place; `find_symmetry` takes one for each group, as a control that shows
+the check could have failed.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,6 +58,7 @@ def check(
     *,
     key: jax.Array,
     state: Tree = None,
+    every_place: bool = True,
 ) -> Report:
     """Raise `NotASymmetry` naming the group if any permutation changes the outputs."""
     symmetry.check_shapes(params)
@@ -67,13 +70,16 @@ def check(
                 network = Randomised(apply, params, x, state, seed, np.float64, rows)
                 if network.can_run():
                     single = network.computes_single()
-                    return _check(symmetry, network, seed, "float32" if single else "float64")
+                    precision = "float32" if single else "float64"
+                    return _check(symmetry, network, seed, precision, every_place)
         # Some networks insist on single precision, e.g. for the carry of a scan.
         network = Randomised(apply, params, x, state, seed, None, None)
-        return _check(symmetry, network, seed, "float32")
+        return _check(symmetry, network, seed, "float32", every_place)
 
 
-def _check(symmetry: Symmetry, network: "Randomised", seed: list[int], precision: str) -> Report:
+def _check(
+    symmetry: Symmetry, network: "Randomised", seed: list[int], precision: str, every_place: bool
+) -> Report:
     tolerance = TOLERANCE[precision]
     params, state, reference = network.settle()
     scale = np.abs(reference).max()
@@ -97,8 +103,11 @@ def _check(symmetry: Symmetry, network: "Randomised", seed: list[int], precision
                 f"outputs by {alone[group.name]:.1e} of their size; it was thought to sit at "
                 f"{', '.join(map(str, group.places))}"
             )
-        if len(group.places) > 1:  # moving nothing at all changes nothing
-            left_out |= {place: change(moved, leaving_out=place) for place in group.places}
+        # Leaving out the only place would be moving nothing at all.
+        for place in group.places if len(group.places) > 1 else ():
+            left_out[place] = change(moved, leaving_out=place)
+            if not every_place and left_out[place] > tolerance:
+                break
     together = change(permutation)
     if not together <= tolerance:
         raise NotASymmetry(

@@ -14,6 +14,7 @@ from onebasin.symmetry import axes as ax
 from onebasin.symmetry import layout as lay
 from onebasin.symmetry import rules_linear, rules_shape  # noqa: F401  # they register rules
 from onebasin.symmetry.axes import Atom, Axis
+from onebasin.symmetry.check import check as check_symmetry
 from onebasin.symmetry.rules import Trace, Value, fixed_shape
 from onebasin.symmetry.rules_control import run
 from onebasin.symmetry.symmetry import Symmetry
@@ -32,14 +33,13 @@ def find_symmetry(
     x: Any,
     *,
     state: Tree = None,
-    key: jax.Array | None = None,
     check: bool = True,
 ) -> Symmetry:
     """The permutations of hidden units that leave `apply(params, x)` unchanged.
 
     Found from the network alone, by tracing it on a batch `x` shaped like its inputs; with
     running statistics it is called as `apply(params, x, state)`. The result has been checked
-    on numbers before it is returned (`key` seeds that check; `check=False` leaves it out).
+    on numbers before it is returned (`check=False` leaves that out).
 
     >>> import jax.numpy as jnp
     >>> def apply(params, x):
@@ -60,7 +60,8 @@ def find_symmetry(
         )
     symmetry = traced.symmetry()
     if check and symmetry.groups:
-        symmetry.check(apply, params, x, state=state, key=jax.random.key(0) if key is None else key)
+        fixed = jax.random.key(0)  # the answer does not depend on it, only the check's numbers
+        check_symmetry(symmetry, apply, params, x, state=state, key=fixed, every_place=False)
     return symmetry
 
 
