@@ -44,7 +44,7 @@ def build(problem: Problem, method: MAP | Ensemble) -> Program:
         batch = batches.take(data, key, t)
         (_, info), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, batch)
         move, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
-        rate = base * course(t)
+        rate = jnp.asarray(base * course(t))
         params = jax.tree.map(lambda p, u: p - rate.astype(p.dtype) * u, state.params, move)
         return MAPState(params, optimiser_state), info
 

@@ -158,7 +158,7 @@ def learning_rates(method: VI, steps: int, per_epoch: int, examples: int):
     rise = max(method.std_delay * steps, 1e-6)
 
     def rates(t: jax.Array) -> tuple[jax.Array, jax.Array]:
-        rate = base * course(t)
+        rate = jnp.asarray(base * course(t))
         return rate, rate * factor ** jnp.minimum(t / rise, 1.0)
 
     return rates

@@ -1,0 +1,48 @@
+"""A fit in a process of its own, for tests that kill it: `python fit_process.py <json>`.
+
+Prints nothing; exits with the code of the signal when it is stopped by one.
+"""
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.inference.fit import fit
+from onebasin.inference.methods import HMC, VI, Ensemble
+from onebasin.inference.signals import FitInterrupted
+from onebasin.problem import Problem
+
+METHODS = {"VI": VI, "HMC": HMC, "Ensemble": Ensemble}
+
+
+def problem() -> Problem:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 8)).astype(np.float32)
+    y = (x[:, 0] * x[:, 1] > 0).astype(np.int32)
+
+    def init(key):
+        a, b = jax.random.split(key)
+        return {
+            "hidden": 0.5 * jax.random.normal(a, (8, 32)),
+            "out": 0.3 * jax.random.normal(b, (32, 2)),
+        }
+
+    return Problem(apply=lambda p, x: jnp.tanh(x @ p["hidden"]) @ p["out"], init=init, data=(x, y))
+
+
+def main(options: dict) -> int:
+    method = METHODS[options.pop("method")](**options.pop("settings"))
+    key = jax.random.key(options.pop("seed", 0))
+    try:
+        fit(problem(), method, key=key, **{"progress": "silent", **options})
+    except FitInterrupted as stopped:
+        print(stopped, file=sys.stderr)
+        return stopped.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,247 @@
+"""Fits that are killed, stopped or go wrong: what is on disk, and that resuming is exact."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fit_process import problem
+from onebasin.inference.checkpoint import CheckpointError, read_checkpoint
+from onebasin.inference.fit import NonFiniteLossError, fit
+from onebasin.inference.methods import HMC, MAP, VI, Ensemble
+from onebasin.inference.signals import FitInterrupted
+from onebasin.posterior import read_header
+from onebasin.problem import Problem
+
+SCRIPT = Path(__file__).with_name("fit_process.py")
+LONG_VI = {"epochs": 400, "batch_size": 50, "learning_rate": 0.01}
+LONG_HMC = {"draws": 120, "warmup": 60, "leapfrog_steps": 10, "chains": 2, "data_chunk": 500}
+
+
+def start(options, tmp_path):
+    # Compiled programs are shared between the processes of one test, to save time.
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    command = [sys.executable, str(SCRIPT), json.dumps(options)]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    _, said = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+
+
+def wait_for_rows(process, history, rows, timeout=120):
+    """Until the fit has written so many rows of history, or is over."""
+    deadline = time.monotonic() + timeout
+    while process.poll() is None and time.monotonic() < deadline:
+        if history.exists() and len(history.read_bytes().splitlines()) >= rows:
+            return
+        time.sleep(0.002)
+    assert process.poll() is not None, "the fit never came so far"
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "chunk_steps"), [("VI", LONG_VI, 40), ("HMC", LONG_HMC, 17)]
+)
+def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path, method, settings, chunk_steps):
+    chance = random.Random(20)
+    base = {
+        "method": method,
+        "settings": settings,
+        "chunk_steps": chunk_steps,
+        "checkpoint_interval": 0.0,
+    }
+    whole = {**base, "out": str(tmp_path / "whole.st"), "history": str(tmp_path / "whole.jsonl")}
+    finish(start(whole, tmp_path))
+    rows = len((tmp_path / "whole.jsonl").read_text().splitlines())
+    history, out = tmp_path / "cut.jsonl", tmp_path / "cut.st"
+    cut = {**base, "out": str(out), "history": str(history), "resume": True}
+    kills = 0
+    for share in (0.2, 0.55, 0.8):
+        process = start(cut, tmp_path)
+        wait_for_rows(process, history, int(rows * share))
+        time.sleep(chance.random() * 0.03)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        kills += process.returncode == -signal.SIGKILL
+        if out.with_name("cut.st.checkpoint").exists():
+            read_checkpoint(out.with_name("cut.st.checkpoint"))  # whole, whatever the moment
+    assert kills >= 2
+    finish(start(cut, tmp_path))
+    one, other = load_file(tmp_path / "whole.st"), load_file(out)
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+    for a, b in zip(_rows(tmp_path / "whole.jsonl"), _rows(history), strict=True):
+        assert a == b
+    assert read_header(out).provenance["stats"]["resumed_from"] > 0
+    left = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".cut.st")}
+    assert left == {"whole.st", "whole.jsonl", "cut.st", "cut.jsonl", "cache"}
+
+
+def _rows(path):
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, number, code):
+    out, history = tmp_path / "q.st", tmp_path / "h.jsonl"
+    options = {
+        "method": "VI",
+        "settings": {**LONG_VI, "epochs": 20_000},
+        "chunk_steps": 100,
+        "out": str(out),
+        "history": str(history),
+    }
+    process = start(options, tmp_path)
+    wait_for_rows(process, history, 3)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    assert "resume=True" in said
+    saved = read_checkpoint(tmp_path / "q.st.checkpoint")
+    assert saved.step == saved.history[-1]["step"] > 0
+    assert not out.exists()
+
+
+def interrupted(tmp_path, method, key, **options):
+    """A fit stopped after its third chunk, as Ctrl-C does it but in this process."""
+
+    class Stop(Exception):
+        pass
+
+    rows = []
+
+    def count(self, row):
+        del self
+        rows.append(row)
+        if len(rows) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onebasin.inference.progress._Silent.update", count)
+        with pytest.raises(FitInterrupted, match="resume=True") as stopped:
+            fit(problem(), method, key=key, progress="silent", **options)
+    assert stopped.value.exit_code == 130
+
+
+def test_runs_and_members_resume_exactly(tmp_path):
+    key, method = jax.random.key(2), Ensemble(members=2, epochs=12, batch_size=50)
+    whole = fit(problem(), method, key=key, runs=2, progress="silent")
+    options = {"runs": 2, "out": tmp_path / "e.st", "chunk_steps": 15}
+    interrupted(tmp_path, method, key, **options)
+    resumed = fit(problem(), method, key=key, resume=True, progress="silent", **options)
+    for a, b in zip(whole, resumed, strict=True):
+        for x, y in zip(jax.tree.leaves(a.posterior), jax.tree.leaves(b.posterior), strict=True):
+            np.testing.assert_array_equal(x, y)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["e-0.st", "e-1.st"]
+    # Once more: it has ended already, so it is read back rather than run.
+    again = fit(problem(), method, key=key, resume=True, progress="silent", **options)
+    np.testing.assert_array_equal(
+        again[1].posterior.draws["out"], resumed[1].posterior.draws["out"]
+    )
+
+
+def test_another_fit_is_not_continued(tmp_path):
+    key, method = jax.random.key(2), VI(epochs=12, batch_size=50)
+    options = {"checkpoint": tmp_path / "c", "chunk_steps": 15}
+    interrupted(tmp_path, method, key, **options)
+    with pytest.raises(CheckpointError, match=r"method\.epochs was 12 and is 13"):
+        fit(problem(), VI(epochs=13, batch_size=50), key=key, resume=True, **options)
+    with pytest.raises(CheckpointError, match="key was"):
+        fit(problem(), method, key=jax.random.key(3), resume=True, **options)
+    with pytest.raises(FileExistsError, match="resume=True to continue"):
+        fit(problem(), method, key=key, **options)
+    (tmp_path / "c").write_bytes(b"not a checkpoint")
+    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+        fit(problem(), method, key=key, resume=True, **options)
+
+
+def bursting(when):
+    """A network whose outputs overflow from the step at which its weight passes a bound."""
+
+    def apply(params, x):
+        grown = jnp.where(params["w"][0, 0] > when, jnp.inf, 1.0)
+        return x @ params["w"] * grown
+
+    x = np.stack([np.ones(40), np.zeros(40)], 1).astype(np.float32)
+    return Problem(apply, lambda _: {"w": jnp.zeros((2, 2))}, (x, np.zeros(40, np.int32)))
+
+
+@pytest.mark.fast
+def test_a_loss_that_is_not_finite_stops_the_fit(tmp_path):
+    method = MAP(epochs=100, learning_rate=0.01, schedule="constant")
+    options = {"chunk_steps": 5, "checkpoint": tmp_path / "c", "checkpoint_interval": 0.0}
+    with pytest.raises(NonFiniteLossError) as error:
+        fit(bursting(0.3), method, key=jax.random.key(0), progress="silent", **options)
+    said = str(error.value)
+    # 0.01 a step: the bound is passed after some thirty.
+    assert "after step 3" in said
+    assert "learning rate of 0.01" in said
+    saved = read_checkpoint(tmp_path / "c")
+    assert f"{tmp_path / 'c'} (step {saved.step})" in said
+    assert all(np.isfinite(array).all() for array in saved.arrays.values())
+    with pytest.raises(NonFiniteLossError, match=r"starting weights.*no checkpoint"):
+        fit(bursting(-1.0), method, key=jax.random.key(0), progress="silent")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p: fit(p, "vi", key=jax.random.key(0)), "method must be one of VI, MAP"),
+        (lambda p: fit(p.data, VI(), key=jax.random.key(0)), "must be an onebasin.Problem"),
+        (lambda p: fit(p, VI(), key=0), "must be a JAX random key"),
+        (lambda p: fit(p, VI(), key=jax.random.split(jax.random.key(0))), "one key"),
+        (lambda p: fit(p, VI(), key=jax.random.key(0), runs=0), "runs must be at least 1"),
+        (lambda p: fit(p, VI(), key=jax.random.key(0), progress="loud"), "progress must be"),
+        (lambda p: fit(p, VI(), key=jax.random.key(0), resume=True), "give out= or checkpoint="),
+        (lambda _: VI(epochs=0), "epochs of VI must be a whole number"),
+        (lambda _: VI(initial_std=-1.0), "initial_std of VI must be a positive"),
+        (lambda _: VI(momentum=1.0), "momentum of VI must lie between"),
+        (lambda _: HMC(leapfrog_steps=0), "leapfrog_steps of HMC"),
+        (lambda _: HMC(step_size=float("nan")), "step_size of HMC"),
+        (lambda _: Ensemble(members=0), "members of Ensemble"),
+    ],
+)
+def test_wrong_arguments_are_named_before_any_compute(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(problem())
+
+
+def test_a_missing_folder_is_named():
+    with pytest.raises(FileNotFoundError, match="folder of"):
+        fit(problem(), VI(), key=jax.random.key(0), out="/no/such/folder/q.st")
+
+
+def test_progress_in_plain_lines_and_history(tmp_path, capsys):
+    method = VI(epochs=4, batch_size=50)
+    result = fit(
+        problem(),
+        method,
+        key=jax.random.key(0),
+        progress="plain",
+        history=tmp_path / "h.jsonl",
+        chunk_steps=20,
+    )
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("VI: step 40/40  epoch 4")
+    assert "accuracy" in lines[-1]
+    assert "left" in lines[-1]
+    rows = [json.loads(line) for line in (tmp_path / "h.jsonl").read_text().splitlines()]
+    assert rows == result.history
+    assert [row["step"] for row in rows] == [20, 40]
+    fit(problem(), method, key=jax.random.key(0), progress="bar", chunk_steps=20)
+    assert "40/40" in capsys.readouterr().err
