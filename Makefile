@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test fast lint types format clean
+.PHONY: demo test fast lint types format constraints clean
 
 demo: $(STAMP)
 	$(BIN)/onebasin demo
@@ -32,6 +32,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,lint]"
 	touch $(STAMP)
+
+# The pins of constraints.txt, from what is installed here now.
+constraints: $(STAMP)
+	( head -1 constraints.txt; $(BIN)/python -m pip freeze --exclude-editable ) > constraints.new
+	mv constraints.new constraints.txt
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache
