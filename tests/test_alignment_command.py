@@ -1,0 +1,101 @@
+"""`onebasin align` on files."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from alignment_cases import same_tree
+from onebasin.alignment.command import Align, run
+from onebasin.commands.symmetry import file_network, network_symmetry
+from onebasin.networks import MLP, to_config
+from onebasin.posterior import MeanField, Samples, load, read_header, save
+from onebasin.symmetry import Permutation
+
+
+def posterior(widths=(8, 6), seed=0):
+    net = MLP(widths=widths, num_classes=3)
+    params = jax.jit(net.init)(jax.random.key(seed), jnp.zeros((1, 5)))["params"]
+    std = jax.tree.map(lambda leaf: 0.1 + jnp.abs(leaf), params)
+    return MeanField(params, std), to_config(net, input_shape=(5,))
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = []
+    for seed in range(3):
+        q, network = posterior(seed=seed)
+        paths.append(save(tmp_path / f"q{seed}.safetensors", q, network=network, note=seed))
+    return paths
+
+
+def test_one_to_another(files, tmp_path, capsys):
+    out = tmp_path / "moved.safetensors"
+    run(Align((files[1],), out, to=files[0], json=True))
+    report = json.loads(capsys.readouterr().out)
+    (line,) = report["files"]
+    assert line["distance_after"] < line["distance_before"]
+    header = read_header(out)
+    assert header.provenance["note"] == 1
+    notes = header.provenance["alignment"]
+    symmetry = network_symmetry(*file_network(out))
+    permutation = Permutation({k: np.array(v) for k, v in notes["permutation"].items()})
+    assert same_tree(load(out), symmetry.act(permutation, load(files[1])))
+    run(Align((files[1],), out, to=files[0], overwrite=True))
+    assert "transpositions" in capsys.readouterr().out
+
+
+def test_many_files(files, tmp_path, capsys):
+    run(Align(tuple(files[1:]), tmp_path / "moved", to=files[0], objective="l2"))
+    assert sorted(p.name for p in (tmp_path / "moved").iterdir()) == [f.name for f in files[1:]]
+    run(Align(tuple(files), tmp_path / "joint", json=True))
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(report["files"]) == 3
+    assert report["trace"][-1] >= report["trace"][0]
+
+
+def test_draws_of_one_file(tmp_path, capsys):
+    q, network = posterior()
+    draws = Samples(q.sample(5, key=jax.random.key(0)))
+    path = save(tmp_path / "draws.safetensors", draws, network=network)
+    run(Align((path,), tmp_path / "aligned.safetensors", objective="l2"))
+    assert "5 draws" in capsys.readouterr().out
+    assert load(tmp_path / "aligned.safetensors").num_draws == 5
+
+
+def test_refused_before_anything_is_written(files, tmp_path):
+    out = tmp_path / "moved.safetensors"
+    other, network = posterior(widths=(8, 7))
+    wide = save(tmp_path / "wide.safetensors", other, network=network)
+    with pytest.raises(ValueError, match=r"leaf 'Dense_1/bias' is \(7,\) in one and \(6,\)"):
+        run(Align((wide,), out, to=files[0]))
+    q, network = posterior()
+    tanh = save(tmp_path / "tanh.safetensors", q, network={**network, "activation": "tanh"})
+    with pytest.raises(ValueError, match="different networks: 'activation' differs"):
+        run(Align((tanh,), out, to=files[0]))
+    draws = Samples(q.sample(2, key=jax.random.key(0)))
+    drawn = save(tmp_path / "draws.safetensors", draws, network=network)
+    with pytest.raises(ValueError, match=r"is a Samples and .* a MeanField"):
+        run(Align((drawn,), out, to=files[0]))
+    foreign = save(tmp_path / "foreign.safetensors", q)
+    with pytest.raises(ValueError, match="different networks"):
+        run(Align((foreign,), out, to=files[0]))
+    with pytest.raises(ValueError, match="does not name its network"):
+        run(Align((foreign,), out, to=foreign))
+    with pytest.raises(ValueError, match="nothing to align"):
+        run(Align((files[0],), out))
+    tensors = load_file(files[1])
+    tensors["mean/Dense_0/kernel"][0, 0] = np.nan
+    with safe_open(files[1], framework="numpy") as file:
+        metadata = file.metadata()
+    save_file(tensors, tmp_path / "nan.safetensors", metadata=metadata)
+    with pytest.raises(ValueError, match="NaN or infinity in 'mean/Dense_0/kernel'"):
+        run(Align((tmp_path / "nan.safetensors",), out, to=files[0]))
+    assert not out.exists()
+    run(Align((files[1],), out, to=files[0]))
+    with pytest.raises(ValueError, match="exists; give --overwrite"):
+        run(Align((files[1],), out, to=files[0]))
