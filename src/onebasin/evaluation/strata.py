@@ -56,8 +56,7 @@ def strata(source: Any, samples: int, *, key: jax.Array) -> list[Stratum]:
         case Mixture():
             return _components(source, samples, key=key)
         case _ if hasattr(source, "sample"):
-            draw = _draws_of(source, samples, key=key)
-            return [_still(source, draw)]
+            return [_still(source, _draws_of((source,), samples, key=key))]
     raise ValueError(f"a {type(source).__name__} is neither a posterior nor a path")
 
 
@@ -72,20 +71,22 @@ def constant(value: float) -> Callable[[float], float]:
 
 
 def _moving(path: Displacement, samples: int, *, key: jax.Array) -> Stratum:
-    start = _draws_of(path.q0, samples, key=key)
-    end = _draws_of(path.q1, samples, key=key)
-    return Stratum(
-        start.count, constant(1.0), lambda s: (*start(s), *end(s)), True, path.deterministic
-    )
+    draws = _draws_of((path.q0, path.q1), samples, key=key)
 
-
-def _still(q: Any, draw: "_Draws") -> Stratum:
     def ends(s: int) -> Ends:
-        params, state = draw(s)
+        (params0, state0), (params1, state1) = draws(s)
+        return params0, state0, params1, state1
+
+    return Stratum(draws.count, constant(1.0), ends, True, path.deterministic)
+
+
+def _still(q: Any, draws: "_Draws") -> Stratum:
+    def ends(s: int) -> Ends:
+        ((params, state),) = draws(s)
         return params, state, params, state
 
     exact = isinstance(q, Samples) and q.num_draws == 1
-    return Stratum(draw.count, constant(1.0), ends, False, exact)
+    return Stratum(draws.count, constant(1.0), ends, False, exact)
 
 
 def _components(q: Mixture, samples: int, *, key: jax.Array) -> list[Stratum]:
@@ -110,33 +111,35 @@ def _weighted(found: list[Stratum], weight: Callable[[float], float]) -> list[St
 
 @dataclass(frozen=True)
 class _Draws:
-    """The s-th draw of a posterior and its running statistics."""
+    """The s-th draw of each of some posteriors, with its running statistics."""
 
     count: int
-    make: Callable[[int], tuple[Tree, Tree]]
+    make: Callable[[int], tuple[tuple[Tree, Tree], ...]]
 
-    def __call__(self, s: int) -> tuple[Tree, Tree]:
+    def __call__(self, s: int) -> tuple[tuple[Tree, Tree], ...]:
         return self.make(s)
 
 
-def _draws_of(q: Any, samples: int, *, key: jax.Array) -> _Draws:
-    if isinstance(q, Samples):
+def _draws_of(posteriors: tuple[Any, ...], samples: int, *, key: jax.Array) -> _Draws:
+    """Coupled draws: of Gaussians with one noise, of Samples with one index."""
+    first = posteriors[0]
+    if isinstance(first, Samples):
         # Never the same draw twice: with all of them in, the average over the set is exact.
-        if samples >= q.num_draws:
-            order = np.arange(q.num_draws)
+        if samples >= first.num_draws:
+            order = np.arange(first.num_draws)
         else:
-            order = np.asarray(jax.random.permutation(key, q.num_draws))[:samples]
-        return _Draws(len(order), lambda s: _pick(q, order[s]))
-    return _Draws(samples, lambda s: _sample(q, key, s))
+            order = np.asarray(jax.random.permutation(key, first.num_draws))[:samples]
+        return _Draws(len(order), lambda s: _pick(posteriors, order[s]))
+    return _Draws(samples, lambda s: _sample(posteriors, key, s))
 
 
 @jax.jit
-def _sample(q: Any, key: jax.Array, index: int) -> tuple[Tree, Tree]:
+def _sample(posteriors: tuple[Any, ...], key: jax.Array, index: int):
     own = jax.random.fold_in(key, index)
-    return q.sample(key=own), q.states(key=own)
+    return tuple((q.sample(key=own), q.states(key=own)) for q in posteriors)
 
 
 @jax.jit
-def _pick(q: Samples, index: int) -> tuple[Tree, Tree]:
+def _pick(posteriors: tuple[Samples, ...], index: int):
     pick = lambda tree: jax.tree.map(lambda leaf: leaf[index], tree)
-    return pick(q.draws), pick(q.state)
+    return tuple((pick(q.draws), pick(q.state)) for q in posteriors)

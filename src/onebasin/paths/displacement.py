@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from onebasin.paths.pairing import pair_draws, rotate_factors
 from onebasin.paths.points import check_ends, check_states, check_t, lerp
@@ -37,7 +38,7 @@ class Displacement:
     note: str = ""
 
     def __call__(self, t: float) -> Any:
-        return lerp(check_t(t), self.q0, self.q1)
+        return _between(check_t(t), self.q0, self.q1)
 
     @property
     def deterministic(self) -> bool:
@@ -48,19 +49,23 @@ class Displacement:
         return f"{self.kind} of {type(self.q0).__name__}s"
 
 
+_between = jax.jit(lerp)
+
+
 def geodesic(q0: Any, q1: Any) -> Displacement:
     """The Wasserstein geodesic from q0 to q1.
 
-    Closed form for two MeanFields; for two Samples the displacement along an optimal pairing
-    of draws (of sets that differ in size, the larger one is thinned evenly to the smaller's
-    size). Where a LowRank is involved the result is `displacement(q0, q1)` and says so in its
-    `kind`. A Mixture has no closed form: use `mixture`, or compact it first.
+        Closed form for two MeanFields; for two Samples the displacement along an optimal pairing
+        of draws (of sets that differ in size, the larger one is thinned evenly to the smaller's
+        size). Where a LowRank is involved the result is `displacement(q0, q1)` and says so in its
+        `kind`. A Mixture has no closed form: use `mixture`, or compact it first.
 
-    >>> import jax.numpy as jnp
-    >>> q0 = MeanField({"w": jnp.zeros(2)}, {"w": jnp.ones(2)})
-    >>> q1 = MeanField({"w": jnp.ones(2)}, {"w": 3 * jnp.ones(2)})
-    >>> geodesic(q0, q1)(0.5).std["w"].tolist()
-    [2.0, 2.0]
+        >>> import jax.numpy as jnp
+    import numpy as np
+        >>> q0 = MeanField({"w": jnp.zeros(2)}, {"w": jnp.ones(2)})
+        >>> q1 = MeanField({"w": jnp.ones(2)}, {"w": 3 * jnp.ones(2)})
+        >>> geodesic(q0, q1)(0.5).std["w"].tolist()
+        [2.0, 2.0]
     """
     return _displacement(q0, q1, "geodesic")
 
@@ -73,9 +78,10 @@ def displacement(q0: Any, q1: Any) -> Displacement:
 def line(params0: Tree, params1: Tree, state0: Tree = None, state1: Tree = None) -> Displacement:
     """The straight line between two networks; `line(...)(t)` is a point mass (Samples of one).
 
-    >>> import jax.numpy as jnp
-    >>> float(line({"w": jnp.zeros(())}, {"w": jnp.ones(())})(0.25).draw(0)["w"])
-    0.25
+        >>> import jax.numpy as jnp
+    import numpy as np
+        >>> float(line({"w": jnp.zeros(())}, {"w": jnp.ones(())})(0.25).draw(0)["w"])
+        0.25
     """
     for name, params in (("params0", params0), ("params1", params1)):
         if hasattr(params, "relabel"):
@@ -85,7 +91,9 @@ def line(params0: Tree, params1: Tree, state0: Tree = None, state1: Tree = None)
     check_same_shapes(params0, params1, "params1 has another shape than params0 and")
     check_states(state0, state1)
     ends = [
-        Samples(*(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree) for tree in pair))
+        Samples(
+            *(jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[None]), tree) for tree in pair)
+        )
         for pair in ((params0, None, state0), (params1, None, state1))
     ]
     return Displacement(*ends, kind="line")

@@ -40,9 +40,9 @@ def thin(q: Samples, count: int) -> Samples:
 
 def take(q: Samples, indices: np.ndarray) -> Samples:
     def pick(tree: Tree) -> Tree:
-        return jax.tree.map(lambda leaf: leaf[indices], tree)
+        return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[indices]), tree)
 
-    return Samples(pick(q.draws), q.chain[indices], pick(q.state))
+    return Samples(pick(q.draws), jnp.asarray(np.asarray(q.chain)[indices]), pick(q.state))
 
 
 def squared_distances(draws0: Tree, draws1: Tree) -> np.ndarray:
@@ -77,7 +77,7 @@ def _rotated(factors0: Tree, factors1: Tree) -> Tree:
     left, _, right = np.linalg.svd(gram)
     rotation = left @ right
     return jax.tree.map(
-        lambda f: jnp.tensordot(jnp.asarray(rotation.T, f.dtype), f, axes=1), factors1
+        lambda f: jnp.asarray(np.tensordot(rotation.T, np.asarray(f), axes=1), f.dtype), factors1
     )
 
 
