@@ -28,11 +28,21 @@ from onebasin.posterior import LowRank, MeanField, Samples
 from onebasin.symmetry import Symmetry, find_symmetry
 from onebasin.trees import Tree, leaves_by_path
 
-TOLERANCE = 0.05  # of a channel's spread: how well a repaired layer must match its target
+TOLERANCE = 0.02  # of a channel's spread: how well a repaired layer must match its target
 DEAD = 1e-6  # a channel whose spread is below this share of the layer's is left as it is
 
 Change = dict[str, tuple[np.ndarray, np.ndarray]]  # leaf → (scale, shift), broadcastable
 Moments = list[tuple[np.ndarray, np.ndarray]]  # for each layer: mean and spread of its channels
+
+
+@dataclass(frozen=True)
+class Lever:
+    """What moves a layer's channels: the leaf that scales them and the one that shifts them."""
+
+    layer: int
+    scale: str
+    axis: int
+    shift: str
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class Repaired:
     repaired: tuple[str, ...]
     left_alone: dict[str, str]
     statistics: str
+    _levers: tuple[Lever, ...] = field(repr=False, compare=False)
     _statistics: "_Statistics" = field(repr=False, compare=False)
     _known: dict[float, Change] = field(default_factory=dict, repr=False, compare=False)
 
@@ -78,7 +89,7 @@ class Repaired:
         """Scale and shift of every leaf that is changed at t."""
         t = check_t(t)
         if t not in self._known:
-            self._known[t] = _solve(self._statistics, t, self.repaired)[0]
+            self._known[t] = _solve(self._statistics, t, self._levers)
         return self._known[t]
 
     def corrections(self, ts: Sequence[float] | np.ndarray) -> tuple[Tree, Tree]:
@@ -139,17 +150,10 @@ def repair(
     if symmetry is None:
         symmetry = find_symmetry(apply, params, x[:2], state=state)
     statistics = _Statistics.over(members, apply, x, symmetry)
-    candidates = [layer.kernel for layer in statistics.layers if layer.shift is not None]
-    _, unmatched = _solve(statistics, 0.5, candidates)
-    reasons = {
-        layer.kernel: "it has no bias that could shift it"
-        for layer in statistics.layers
-        if layer.shift is None
-    }
-    reasons |= dict.fromkeys(unmatched, "its statistics do not follow its weights and bias")
-    kept = tuple(name for name in candidates if name not in reasons)
+    levers, reasons = _find_levers(statistics, symmetry)
+    kept = tuple(statistics.layers[lever.layer].kernel for lever in levers)
     source = "the mean network" if draws == 0 else f"{len(members)} draws"
-    return Repaired(path, kept, reasons, source, statistics)
+    return Repaired(path, kept, reasons, source, tuple(levers), statistics)
 
 
 def _members(path: Displacement, draws: int, *, key: jax.Array | None) -> list[tuple]:
@@ -206,36 +210,75 @@ def _raw_moments(z: jax.Array) -> tuple[jax.Array, jax.Array]:
     return mean, ((z - mean[:, None]) ** 2).mean(axis=1) + mean**2
 
 
-def _solve(statistics: _Statistics, t: float, names: Sequence[str]) -> tuple[Change, list[str]]:
-    """The change of every leaf at t, layer after layer, and the layers it did not work for."""
+def _solve(statistics: _Statistics, t: float, levers: Sequence[Lever]) -> Change:
+    """The change of every leaf at t, layer after layer."""
     change: Change = {}
-    unmatched = []
     if t in (0.0, 1.0):
-        return change, unmatched  # the ends are their own targets
-    like = leaves_by_path(statistics.members[0][0])
-    now = statistics.at(t, change)
+        return change  # the ends are their own targets
+    for lever in levers:
+        change, _ = _pull(statistics, t, change, lever, statistics.at(t, change))
+    return change
+
+
+def _find_levers(statistics: _Statistics, symmetry: Symmetry) -> tuple[list[Lever], dict[str, str]]:
+    """A lever for every layer that has one, and the reason for every layer that has none.
+
+    Where the trace names no gain, a normalisation may still hide one (its gain multiplies the
+    reciprocal norm, not the layer's result): then every gain of the same units is tried at
+    the middle of the path, and the kernel too, and the one that hits the target is the lever.
+    """
+    levers: list[Lever] = []
+    reasons: dict[str, str] = {}
+    change: Change = {}
     for index, layer in enumerate(statistics.layers):
-        if layer.kernel not in names:
+        if layer.shift is None:
+            reasons[layer.kernel] = "it has no bias that could shift it"
             continue
-        (mean0, spread0), (mean1, spread1) = (target[index] for target in statistics.targets)
-        mean, spread = now[index]
-        mean_goal, spread_goal = (1 - t) * mean0 + t * mean1, (1 - t) * spread0 + t * spread1
-        alive = spread > DEAD * max(float(spread_goal.max()), 1e-30)
-        ratio = np.where(alive, spread_goal / np.where(alive, spread, 1.0), 1.0)
-        shift = mean_goal - ratio * mean
-        trial = dict(change)
-        if layer.gain is not None:
-            _multiply(trial, layer.gain, like, -1, ratio)
-        else:
-            _multiply(trial, layer.kernel, like, layer.axis, ratio)
-        _multiply(trial, layer.shift, like, -1, ratio, shift)
-        after = statistics.at(t, trial)
-        error = np.abs(np.stack(after[index]) - np.stack([mean_goal, spread_goal]))[:, alive]
-        if (error <= TOLERANCE * spread_goal[alive] + 1e-6).all():
-            change, now = trial, after
-        else:
-            unmatched.append(layer.kernel)
-    return change, unmatched
+        taken = {lever.scale for lever in levers}
+        gains = [layer.gain] if layer.gain else _gains(symmetry, layer)
+        options = [Lever(index, gain, -1, layer.shift) for gain in gains if gain not in taken]
+        if layer.gain is None:
+            options.append(Lever(index, layer.kernel, layer.axis, layer.shift))
+        now = statistics.at(0.5, change)
+        tried = [_pull(statistics, 0.5, change, option, now) for option in options]
+        if tried and (best := int(np.argmin([error for _, error in tried]))) is not None:
+            trial, error = tried[best]
+            if error <= TOLERANCE:
+                change = trial
+                levers.append(options[best])
+                continue
+        reasons[layer.kernel] = "its statistics do not follow its weights and bias"
+    return levers, reasons
+
+
+def _gains(symmetry: Symmetry, layer: Any) -> list[str]:
+    """The leaves that multiply the units which a layer computes."""
+    return [
+        place.leaf
+        for group in symmetry.groups
+        if any((p.leaf, p.axis) == (layer.kernel, layer.axis) for p in group.places)
+        for place in group.places
+        if place.role == "multiply" and place.where == "params"
+    ]
+
+
+def _pull(
+    statistics: _Statistics, t: float, change: Change, lever: Lever, now: Moments
+) -> tuple[Change, float]:
+    """The change with one layer brought to its target, and by how much it still misses it."""
+    like = leaves_by_path(statistics.members[0][0])
+    (mean0, spread0), (mean1, spread1) = (side[lever.layer] for side in statistics.targets)
+    mean, spread = now[lever.layer]
+    mean_goal, spread_goal = (1 - t) * mean0 + t * mean1, (1 - t) * spread0 + t * spread1
+    alive = spread > DEAD * max(float(spread_goal.max()), 1e-30)
+    ratio = np.where(alive, spread_goal / np.where(alive, spread, 1.0), 1.0)
+    pulled = dict(change)
+    _multiply(pulled, lever.scale, like, lever.axis, ratio)
+    _multiply(pulled, lever.shift, like, -1, ratio, mean_goal - ratio * mean)
+    after = np.stack(statistics.at(t, pulled)[lever.layer])
+    gaps = np.abs(after - np.stack([mean_goal, spread_goal]))[:, alive]
+    scale = np.maximum(spread_goal[alive], 1e-3 * spread_goal.max())
+    return pulled, float((gaps / scale).max(initial=0.0))
 
 
 def _multiply(

@@ -1,0 +1,174 @@
+"""Repaired paths: statistics meet their targets, ends stay, and what cannot be repaired is said."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from onebasin.evaluation.barrier import profile
+from onebasin.evaluation.measures import nll
+from onebasin.evaluation.predictive import predictive
+from onebasin.networks import MLP
+from onebasin.networks.normalisation import FilterResponseNorm
+from onebasin.paths import geodesic, line, mixture, repair
+from onebasin.posterior import LowRank, MeanField, Samples
+from onebasin.symmetry import find_symmetry
+from onebasin.symmetry.recording import Recorder
+
+KEY = jax.random.key(0)
+X = np.random.default_rng(0).normal(size=(80, 6)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 4, 80)
+NET = MLP(widths=(12, 9), num_classes=4)
+
+
+def apply(params, x):
+    return NET.apply({"params": params}, x)
+
+
+def params(seed, net=NET, x=X):
+    drawn = net.init(jax.random.key(seed), x[:1])["params"]
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda a: a + jnp.asarray(0.1 * rng.normal(size=a.shape), a.dtype), drawn)
+
+
+def mean_field(seed, std=0.05):
+    mean = params(seed)
+    return MeanField(mean, jax.tree.map(lambda a: jnp.full_like(a, std), mean))
+
+
+def statistics(recorder, p):
+    return [(np.asarray(z).mean(1), np.asarray(z).std(1)) for z in recorder.pre_activations(p)]
+
+
+@pytest.fixture(scope="module")
+def symmetry():
+    return find_symmetry(apply, params(0), X[:2])
+
+
+@pytest.fixture(scope="module")
+def recorder(symmetry):
+    return Recorder(apply, params(0), X, symmetry)
+
+
+@pytest.mark.parametrize("t", [0.25, 0.5])
+def test_statistics_are_the_interpolation_of_the_ends(symmetry, recorder, t):
+    path = repair(line(params(1), params(2)), apply, X, symmetry=symmetry)
+    ends = [statistics(recorder, params(seed)) for seed in (1, 2)]
+    plain = statistics(recorder, line(params(1), params(2))(t).draw(0))
+    found = statistics(recorder, path(t).draw(0))
+    for layer in range(2):
+        for kind in (0, 1):
+            goal = (1 - t) * ends[0][layer][kind] + t * ends[1][layer][kind]
+            np.testing.assert_allclose(found[layer][kind], goal, rtol=1e-3, atol=1e-4)
+        # and plain averaging does shrink the spread
+        goal = (1 - t) * ends[0][layer][1] + t * ends[1][layer][1]
+        assert (plain[layer][1] / goal).mean() < 0.95
+
+
+def test_ends_are_left_as_they_are(symmetry):
+    q0, q1 = mean_field(1), mean_field(2)
+    path = repair(geodesic(q0, q1), apply, X, symmetry=symmetry)
+    for t, q in ((0.0, q0), (1.0, q1)):
+        jax.tree.map(np.testing.assert_array_equal, path(t), q)
+    assert path.left_alone == {}
+    assert path.repaired == ("Dense_0/kernel", "Dense_1/kernel")
+
+
+def test_a_gaussian_scales_with_its_units(symmetry):
+    """Mean, standard deviation and factors of incoming weights by one scale; the rest stays."""
+    q0, q1 = mean_field(1), mean_field(2)
+    factors = jax.tree.map(lambda a: 0.1 * jnp.stack([a, a**2]), q0.mean)
+    low = lambda q: LowRank(q.mean, q.std, factors)
+    path, wide = (
+        repair(geodesic(*ends), apply, X, symmetry=symmetry)
+        for ends in ((q0, q1), (low(q0), low(q1)))
+    )
+    plain, fixed, fixed_low = geodesic(q0, q1)(0.5), path(0.5), wide(0.5)
+    scale = path.change(0.5)["Dense_0/kernel"][0]
+    expected = plain.std["Dense_0"]["kernel"] * scale
+    np.testing.assert_allclose(fixed.std["Dense_0"]["kernel"], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        fixed_low.factors["Dense_0"]["kernel"], factors["Dense_0"]["kernel"] * scale, rtol=1e-4
+    )
+    np.testing.assert_array_equal(fixed.std["Dense_2"]["kernel"], plain.std["Dense_2"]["kernel"])
+    assert scale.mean() > 1
+
+
+@pytest.mark.parametrize("draws", [0, 3])
+def test_profile_and_path_agree_and_plain_comes_along(symmetry, draws):
+    path = repair(
+        geodesic(mean_field(1), mean_field(2)), apply, X, symmetry=symmetry, draws=draws, key=KEY
+    )
+    found = profile(path, apply, (X, Y), key=KEY, points=3, samples=6)
+    direct = predictive(path(0.5), apply, X, key=KEY, samples=6)
+    np.testing.assert_allclose(found.nll[1], nll(direct, Y), rtol=1e-4)
+    plain = profile(path.path, apply, (X, Y), key=KEY, points=3, samples=6)
+    np.testing.assert_allclose(found.plain.nll, plain.nll, rtol=1e-6)
+    np.testing.assert_allclose(found.nll[[0, -1]], plain.nll[[0, -1]], rtol=1e-5)
+    assert found.summary()["plain"]["barrier"] == plain.barrier
+    assert "plain" in str(found)
+
+
+def test_samples_are_repaired_too(symmetry):
+    draws = [
+        Samples(jax.tree.map(lambda *a: jnp.stack(a), *(params(s) for s in seeds)))
+        for seeds in ((1, 2, 3), (4, 5, 6))
+    ]
+    path = repair(geodesic(*draws), apply, X, symmetry=symmetry)
+    assert path(0.5).num_draws == 3
+
+
+def test_a_normalised_layer_is_repaired_by_its_gain():
+    """Convolution, normalisation with gain and bias, ReLU: the kernel's scale has no effect."""
+    from flax import linen as nn
+
+    class Small(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Conv(5, (3, 3), use_bias=False, name="conv")(x)
+            x = nn.relu(FilterResponseNorm(name="norm")(x))
+            return nn.Dense(3, name="head")(x.mean(axis=(1, 2)))
+
+    net, x = Small(), np.random.default_rng(2).normal(size=(16, 6, 6, 2)).astype(np.float32)
+    run = lambda p, x: net.apply({"params": p}, x)
+    ends = [params(seed, net, x) for seed in (1, 2)]
+    path = repair(line(*ends), run, x)
+    assert path.repaired == ("conv/kernel",)
+    assert set(path.change(0.5)) == {"norm/scale", "norm/bias"}
+    sym = find_symmetry(run, ends[0], x[:2])
+    recorder = Recorder(run, ends[0], x, sym)
+    (mean, spread), *_ = statistics(recorder, path(0.5).draw(0))
+    goals = [statistics(recorder, end)[0] for end in ends]
+    np.testing.assert_allclose(mean, (goals[0][0] + goals[1][0]) / 2, atol=1e-3)
+    np.testing.assert_allclose(spread, (goals[0][1] + goals[1][1]) / 2, rtol=1e-2)
+
+
+def test_a_layer_without_bias_is_left_alone_and_named():
+    def without(p, x):
+        return jax.nn.relu(x @ p["w1"]) @ p["w2"]
+
+    rng = np.random.default_rng(3)
+    ends = [
+        {
+            "w1": jnp.asarray(rng.normal(size=(6, 8)), jnp.float32),
+            "w2": jnp.asarray(rng.normal(size=(8, 4)), jnp.float32),
+        }
+        for _ in range(2)
+    ]
+    path = repair(line(*ends), without, X)
+    assert path.repaired == ()
+    assert path.left_alone == {"w1": "it has no bias that could shift it"}
+    assert "w1: it has no bias" in path.note
+    plain = line(*ends)(0.5).draw(0)
+    jax.tree.map(np.testing.assert_array_equal, path(0.5).draw(0), plain)
+
+
+@pytest.mark.fast
+def test_bad_input_is_named():
+    ends = [mean_field(1), mean_field(2)]
+    with pytest.raises(ValueError, match="cannot be repaired"):
+        repair(mixture(*ends), apply, X)
+    with pytest.raises(ValueError, match="at least two examples"):
+        repair(geodesic(*ends), apply, X[:1])
+    with pytest.raises(ValueError, match="give the key"):
+        repair(geodesic(*ends), apply, X, draws=2)
