@@ -65,25 +65,34 @@ def convolve_plainly(x, kernel, stride, padding):
     return out
 
 
-CONVOLUTIONS = [(3, 1, 1), (3, 2, 1), (1, 1, 0), (1, 2, 0), (5, 1, 2), (3, 1, 0), (5, 3, 1)]
+# side, stride, padding, image
+CONVOLUTIONS = [
+    (3, 1, 1, (7, 9)),
+    (3, 2, 1, (7, 9)),
+    (3, 2, 1, (8, 8)),
+    (1, 1, 0, (4, 5)),
+    (1, 2, 0, (7, 8)),
+    (5, 1, 2, (6, 5)),
+    (3, 1, 0, (7, 9)),
+    (5, 3, 1, (7, 9)),
+]
 
 
 @pytest.mark.fast
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("side", "stride", "padding"), CONVOLUTIONS)
-@pytest.mark.parametrize("shape", [(8, 8), (7, 9)])
+@pytest.mark.parametrize(("side", "stride", "padding", "shape"), CONVOLUTIONS)
 def test_convolution_by_definition(side, stride, padding, shape):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, *shape, 3))
     kernel = rng.normal(size=(side, side, 3, 4))
-    out = conv2d(jnp.asarray(x), jnp.asarray(kernel), stride=stride, padding=padding)
+    convolve = jax.jit(lambda x, kernel: conv2d(x, kernel, stride=stride, padding=padding))
+    out = convolve(x, kernel)
     # Sums of at most 75 products of order one in float64.
     np.testing.assert_allclose(out, convolve_plainly(x, kernel, stride, padding), atol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("side", "stride", "padding"), CONVOLUTIONS)
-@pytest.mark.parametrize("shape", [(8, 8), (7, 9)])
+@pytest.mark.parametrize(("side", "stride", "padding", "shape"), CONVOLUTIONS)
 def test_convolution_gradient_by_xla(side, stride, padding, shape):
     """Both derivatives equal those of XLA's own convolution."""
     rng = np.random.default_rng(1)
@@ -102,10 +111,13 @@ def test_convolution_gradient_by_xla(side, stride, padding, shape):
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
 
-    cotangent = jnp.asarray(rng.normal(size=ours(x, kernel).shape))
-    for one, other in zip(
-        jax.vjp(ours, x, kernel)[1](cotangent), jax.vjp(xla, x, kernel)[1](cotangent), strict=True
-    ):
+    cotangent = jnp.asarray(rng.normal(size=jax.eval_shape(ours, x, kernel).shape))
+
+    @jax.jit
+    def derivatives():
+        return [jax.vjp(f, x, kernel)[1](cotangent) for f in (ours, xla)]
+
+    for one, other in zip(*derivatives(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
 
 
@@ -119,9 +131,16 @@ def test_convolution_maps_over_parameters():
     def loss(kernel):
         return jnp.sum(conv2d(x, kernel, stride=1, padding=1) ** 2)
 
-    together = jax.vmap(jax.grad(loss))(kernels)
-    alone = jnp.stack([jax.grad(loss)(kernel) for kernel in kernels])
+    gradient = jax.jit(jax.grad(loss))
+    together = jax.jit(jax.vmap(jax.grad(loss)))(kernels)
+    alone = jnp.stack([gradient(kernel) for kernel in kernels])
     np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
+@pytest.mark.fast
+def test_kernel_larger_than_the_image():
+    with pytest.raises(ValueError, match="smaller than a kernel of 5"):
+        conv2d(jnp.zeros((1, 3, 8, 1)), jnp.zeros((5, 5, 1, 1)))
 
 
 @pytest.mark.fast

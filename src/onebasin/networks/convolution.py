@@ -1,5 +1,27 @@
-"""The one convolution of our networks, so that how it is computed can be chosen in one place."""
+"""The one convolution of our networks, so that how it is computed is chosen in one place.
 
+On a CPU, XLA's own convolution is not enough for training: the weight gradient of a convolution
+is again a convolution, but with the roles of batch and channels swapped, and XLA brings such a one
+into the form its fast kernels take only outside of loops. In the body of a `lax.scan`, where all
+our training steps run, it falls back to plain nested loops and the gradient takes tens of times
+longer; outside, it pays for transposing every activation. (`benchmarks/convolution.py` measures
+both.) So here a convolution with a k×k kernel is one matrix product with two cheap moves around it:
+
+    unfold   x₃[n, h, w, j, c] = x[n, h, s·w + j − p, c]           k shifted copies, by column
+    product  y[n, h, w, i, o]  = Σ_{j,c} x₃[n, h, w, j, c] K[i, j, c, o]
+    fold     out[n, h, w, o]   = Σ_i y[n, s·h + i − p, w, i, o]    k shifted sums, by row
+
+(s is the stride, p the padding.) Taking columns on the way in and rows on the way out means k + k
+copies instead of the k² of the usual patches, and all three steps are linear, so that the
+derivatives are the same three steps backwards: with dy the unfolding of the cotangent by row,
+dK = x₃ᵀ dy and dx = fold(dy Kᵀ), all matrix products without transposed activations. Nothing but
+x and K is kept for the backward pass. Under `vmap` over kernels it stays a batched product, where
+a convolution would become a grouped one.
+"""
+
+import functools
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -10,6 +32,16 @@ from jax import lax
 
 
 def conv2d(x: jax.Array, kernel: jax.Array, *, stride: int = 1, padding: int = 0) -> jax.Array:
+    """Convolve x [n, height, width, in] with kernel [rows, columns, in, out].
+
+    Both edges of both image axes are padded with `padding` zeros. On the CPU reverse-mode
+    differentiation only.
+    """
+    if kernel.shape[:2] == (1, 1) and padding == 0:
+        picked = lax.slice(x, (0,) * 4, x.shape, (1, stride, stride, 1))
+        return lax.dot_general(picked, lax.squeeze(kernel, (0, 1)), (((3,), (0,)), ((), ())))
+    if jax.default_backend() == "cpu":
+        return _by_products(x, kernel, stride, padding)
     return lax.conv_general_dilated(
         x,
         kernel,
@@ -17,6 +49,83 @@ def conv2d(x: jax.Array, kernel: jax.Array, *, stride: int = 1, padding: int = 0
         [(padding, padding)] * 2,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _by_products(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> jax.Array:
+    rows, columns = kernel.shape[:2]
+    height = _extent(x.shape[1], rows, stride, padding)
+    unfolded = _unfold_columns(x, columns, stride, padding)
+    product = lax.dot_general(unfolded, kernel, (((3, 4), (1, 2)), ((), ())))
+    product = jnp.pad(product, ((0, 0), (padding, padding), (0, 0), (0, 0), (0, 0)))
+    shifted = [
+        lax.slice_in_dim(
+            lax.index_in_dim(product, i, axis=3, keepdims=False),
+            i,
+            i + (height - 1) * stride + 1,
+            stride,
+            axis=1,
+        )
+        for i in range(rows)
+    ]
+    return functools.reduce(operator.add, shifted)
+
+
+def _forward(x, kernel, stride, padding):
+    return _by_products(x, kernel, stride, padding), (x, kernel)
+
+
+def _backward(stride, padding, kept, cotangent):
+    x, kernel = kept
+    rows, columns = kernel.shape[:2]
+    unfolded = _unfold_columns(x, columns, stride, padding)
+    dy = _side_by_side(_spread(cotangent, 1, i - padding, x.shape[1], stride) for i in range(rows))
+    dk = lax.dot_general(unfolded, dy, (((0, 1, 2), (0, 1, 2)), ((), ())))
+    dx3 = lax.dot_general(dy, kernel, (((3, 4), (0, 3)), ((), ())))
+    by_column = [
+        _spread(
+            lax.index_in_dim(dx3, j, axis=3, keepdims=False), 2, j - padding, x.shape[2], stride
+        )
+        for j in range(columns)
+    ]
+    return functools.reduce(operator.add, by_column), dk.transpose(2, 0, 1, 3)
+
+
+_by_products.defvjp(_forward, _backward)
+
+
+def _unfold_columns(x: jax.Array, columns: int, stride: int, padding: int) -> jax.Array:
+    """x₃ [n, height, width of the output, columns, in]."""
+    width = _extent(x.shape[2], columns, stride, padding)
+    x = jnp.pad(x, ((0, 0), (0, 0), (padding, padding), (0, 0)))
+    return _side_by_side(
+        lax.slice_in_dim(x, j, j + (width - 1) * stride + 1, stride, axis=2) for j in range(columns)
+    )
+
+
+def _side_by_side(copies: Iterable[jax.Array]) -> jax.Array:
+    """Arrays [n, height, width, channels] along a new axis before the channels."""
+    return lax.concatenate([lax.expand_dims(copy, (3,)) for copy in copies], 3)
+
+
+def _spread(array: jax.Array, axis: int, start: int, size: int, stride: int) -> jax.Array:
+    """Entry t of `axis` goes to start + t·stride of an axis of `size`; what falls outside is cut.
+
+    This is the transpose of taking the strided slice that begins at `start`.
+    """
+    end = start + (array.shape[axis] - 1) * stride + 1
+    config = [(0, 0, 0)] * array.ndim
+    config[axis] = (start, size - end, stride - 1)
+    return lax.pad(array, jnp.zeros((), array.dtype), config)
+
+
+def _extent(size: int, side: int, stride: int, padding: int) -> int:
+    extent = (size + 2 * padding - side) // stride + 1
+    if extent < 1:
+        raise ValueError(
+            f"an image of {size} pixels, padded by {padding}, is smaller than a kernel of {side}"
+        )
+    return extent
 
 
 class Conv(nn.Module):
