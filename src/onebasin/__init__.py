@@ -11,8 +11,28 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from onebasin import networks as networks
+    from onebasin.alignment import Activations as Activations
+    from onebasin.alignment import align as align
+    from onebasin.alignment import align_many as align_many
     from onebasin.data import Dataset as Dataset
     from onebasin.data import load_dataset as load_dataset
+    from onebasin.evaluation.barrier import profile as profile
+    from onebasin.evaluation.measures import accuracy as accuracy
+    from onebasin.evaluation.measures import agreement as agreement
+    from onebasin.evaluation.measures import calibration_error as calibration_error
+    from onebasin.evaluation.measures import nll as nll
+    from onebasin.evaluation.measures import total_variation as total_variation
+    from onebasin.evaluation.predictive import predict as predict
+    from onebasin.inference.fit import fit as fit
+    from onebasin.inference.methods import HMC as HMC
+    from onebasin.inference.methods import MAP as MAP
+    from onebasin.inference.methods import NUTS as NUTS
+    from onebasin.inference.methods import VI as VI
+    from onebasin.inference.methods import Ensemble as Ensemble
+    from onebasin.paths import geodesic as geodesic
+    from onebasin.paths import line as line
+    from onebasin.paths import mixture as mixture
+    from onebasin.paths import repair as repair
     from onebasin.posterior import LowRank as LowRank
     from onebasin.posterior import MeanField as MeanField
     from onebasin.posterior import Mixture as Mixture
@@ -20,6 +40,7 @@ if TYPE_CHECKING:
     from onebasin.posterior import load as load
     from onebasin.posterior import read_header as read_header
     from onebasin.posterior import save as save
+    from onebasin.problem import Problem as Problem
     from onebasin.symmetry import Permutation as Permutation
     from onebasin.symmetry import Symmetry as Symmetry
     from onebasin.symmetry import find_symmetry as find_symmetry
@@ -30,17 +51,38 @@ _PUBLIC: dict[str, str | None] = {
     "networks": None,
     "Dataset": "onebasin.data",
     "load_dataset": "onebasin.data",
-    "LowRank": "onebasin.posterior",
+    "Problem": "onebasin.problem",
+    "fit": "onebasin.inference.fit",
+    "VI": "onebasin.inference.methods",
+    "MAP": "onebasin.inference.methods",
+    "Ensemble": "onebasin.inference.methods",
+    "HMC": "onebasin.inference.methods",
+    "NUTS": "onebasin.inference.methods",
     "MeanField": "onebasin.posterior",
-    "Mixture": "onebasin.posterior",
     "Samples": "onebasin.posterior",
+    "LowRank": "onebasin.posterior",
+    "Mixture": "onebasin.posterior",
+    "save": "onebasin.posterior",
     "load": "onebasin.posterior",
     "read_header": "onebasin.posterior",
-    "save": "onebasin.posterior",
-    "Permutation": "onebasin.symmetry",
     "Symmetry": "onebasin.symmetry",
     "find_symmetry": "onebasin.symmetry",
+    "Permutation": "onebasin.symmetry",
     "transpositions": "onebasin.symmetry",
+    "align": "onebasin.alignment",
+    "align_many": "onebasin.alignment",
+    "Activations": "onebasin.alignment",
+    "geodesic": "onebasin.paths",
+    "mixture": "onebasin.paths",
+    "line": "onebasin.paths",
+    "repair": "onebasin.paths",
+    "predict": "onebasin.evaluation.predictive",
+    "profile": "onebasin.evaluation.barrier",
+    "nll": "onebasin.evaluation.measures",
+    "accuracy": "onebasin.evaluation.measures",
+    "calibration_error": "onebasin.evaluation.measures",
+    "agreement": "onebasin.evaluation.measures",
+    "total_variation": "onebasin.evaluation.measures",
 }
 
 __all__ = [*_PUBLIC, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -23,7 +23,12 @@ class Command:
 COMMANDS = {
     "demo": Command("onebasin.commands.demo", "see it work on the embedded digits"),
     "data": Command("onebasin.commands.data", "what data sets are found where"),
+    "fit": Command("onebasin.inference.command", "fit a posterior: vi, map, ensemble, hmc, nuts"),
     "symmetry": Command("onebasin.commands.symmetry", "the permutation symmetries of a network"),
+    "align": Command("onebasin.alignment.command", "move posteriors into one basin"),
+    "barrier": Command("onebasin.evaluation.command_barrier", "the loss along a path between two"),
+    "compare": Command("onebasin.evaluation.command_compare", "two predictives side by side"),
+    "landscape": Command("onebasin.evaluation.command_landscape", "the loss on a plane of weights"),
 }
 
 HELP = """\
@@ -41,7 +46,9 @@ options:
 
 examples:
   onebasin demo
-  onebasin symmetry resnet20 --width 16
+  onebasin fit vi --data digits --width 64 --epochs 50 --seed 0 --out q0.safetensors
+  onebasin align q1.safetensors --to q0.safetensors --out moved.safetensors
+  onebasin barrier q0.safetensors q1.safetensors --data digits --align w2
 """
 
 
@@ -80,7 +87,7 @@ def _run(name: str, arguments: list[str]) -> None:
     import tyro
 
     module = import_module(COMMANDS[name].module)
-    command = module.COMMAND
+    command = module.COMMAND if hasattr(module, "COMMAND") else module.COMMANDS
     options = {"prog": f"onebasin {name}", "args": arguments}
     if isinstance(command, dict):
         config = tyro.extras.subcommand_cli_from_dict(command, **options)
