@@ -1,0 +1,130 @@
+"""The command line as its users meet it: real processes, exit codes, one-sentence errors."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from onebasin import cli
+from onebasin.networks import MLP, to_config
+from onebasin.posterior import MeanField, save
+
+HEAVY = ("jax", "flax", "optax", "blackjax", "matplotlib", "scipy", "sklearn", "numpy")
+
+
+def onebasin(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "onebasin", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=300,
+    )
+
+
+@pytest.mark.fast
+def test_help_is_quick_and_imports_nothing_heavy():
+    program = (
+        "import sys\n"
+        "from onebasin.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"
+    for name in cli.COMMANDS:
+        assert f"  {name} " in done.stdout
+    assert "examples:" in done.stdout
+    assert len(done.stdout.splitlines()) <= 24, "help fits a screen"
+
+
+@pytest.mark.fast
+def test_version_and_no_arguments(capsys):
+    for arguments, code in (["--version"], 0), ([], 2):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(arguments)
+        assert stop.value.code == code
+    assert capsys.readouterr().out.startswith("onebasin 0.")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fitt"], "there is no command 'fitt'"),
+        (["symmetry", "nowhere.safetensors"], "neither a file nor one of"),
+        (["symmetry", "pyproject.toml"], "foreign or cut short"),
+        (["data", "--root", "/nonexistent"], "/nonexistent"),
+    ],
+)
+def test_errors_are_one_sentence_and_exit_code_2(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("onebasin: ")
+    assert message in told
+    assert told.count("\n") == 1
+    assert "Traceback" not in told
+
+
+def test_debug_shows_the_traceback():
+    done = onebasin("symmetry", "nowhere.safetensors", "--debug")
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+
+
+def test_an_unknown_flag_is_an_error_before_any_work(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["symmetry", "mlp", "--wdith", "3"])
+    assert stop.value.code == 2
+    assert "--wdith" in capsys.readouterr().err
+
+
+def test_symmetry_of_a_built_in_network(capsys):
+    cli.main(["symmetry", "mlp", "--width", "5", "--depth", "2", "--input-shape", "3", "--json"])
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert [(g["size"], len(g["places"])) for g in groups] == [(5, 3), (5, 3)]
+
+
+def test_symmetry_of_a_saved_posterior(tmp_path, capsys):
+    network = MLP(widths=(4,), num_classes=3)
+    shapes = {
+        "Dense_0": {"kernel": (6, 4), "bias": (4,)},
+        "Dense_1": {"kernel": (4, 3), "bias": (3,)},
+    }
+    params = {
+        layer: {k: jnp.asarray(np.ones(s, np.float32)) for k, s in leaves.items()}
+        for layer, leaves in shapes.items()
+    }
+    q = MeanField(params, params)
+    path = save(tmp_path / "q.safetensors", q, network=to_config(network, (6,)))
+    cli.main(["symmetry", str(path)])
+    assert "Dense_0" in capsys.readouterr().out
+    unnamed = save(tmp_path / "unnamed.safetensors", q)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["symmetry", str(unnamed)])
+    assert stop.value.code == 2
+    assert "does not name its network" in capsys.readouterr().err
+
+
+def test_data_says_what_is_where(tmp_path, capsys):
+    cli.main(["data", "--root", str(tmp_path)])
+    told = capsys.readouterr().out
+    assert "digits" in told
+    assert "embedded" in told
+    for name in ("mnist", "fashion-mnist", "cifar10", "cifar100"):
+        assert name in told
+
+
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
+def test_every_command_has_help_with_an_example(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"onebasin {command}" in capsys.readouterr().out
