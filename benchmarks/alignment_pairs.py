@@ -33,13 +33,13 @@ class Budget:
 
 
 BUDGETS = {
-    "mlp512": Budget(20_000, 12, 250),
+    "mlp512": Budget(10_000, 10, 250),
     "mlp1024": Budget(15_000, 8, 250),
-    "mlp2048": Budget(10_000, 5, 250),
-    "mlp4096": Budget(10_000, 2, 250),
-    "resnet16": Budget(6_000, 2, 100, 3e-3),
-    "resnet32": Budget(4_000, 1, 100, 3e-3),
-    "resnet64": Budget(1_200, 1, 50, 3e-3),
+    "mlp2048": Budget(10_000, 3, 500, 2e-3),
+    "mlp4096": Budget(8_000, 2, 400, 2e-3),
+    "resnet16": Budget(3_000, 2, 100, 3e-3),
+    "resnet32": Budget(2_500, 1, 100, 3e-3),
+    "resnet64": Budget(800, 1, 50, 3e-3),
 }
 
 

@@ -9,19 +9,22 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from alignment_cases import same_tree
+from alignment_cases import gaussian, mlp_shapes, random_like, same_tree
 from onebasin.alignment.command import Align, run
 from onebasin.commands.symmetry import file_network, network_symmetry
 from onebasin.networks import MLP, to_config
-from onebasin.posterior import MeanField, Samples, load, read_header, save
+from onebasin.posterior import Samples, load, read_header, save
 from onebasin.symmetry import Permutation
 
 
 def posterior(widths=(8, 6), seed=0):
-    net = MLP(widths=widths, num_classes=3)
-    params = jax.jit(net.init)(jax.random.key(seed), jnp.zeros((1, 5)))["params"]
-    std = jax.tree.map(lambda leaf: 0.1 + jnp.abs(leaf), params)
-    return MeanField(params, std), to_config(net, input_shape=(5,))
+    q = gaussian(mlp_shapes(widths), seed)
+    return q, to_config(MLP(widths=widths, num_classes=3), input_shape=(5,))
+
+
+def some_draws(count):
+    trees = [random_like(mlp_shapes((8, 6)), seed) for seed in range(count)]
+    return Samples(jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees))
 
 
 @pytest.fixture
@@ -59,9 +62,8 @@ def test_many_files(files, tmp_path, capsys):
 
 
 def test_draws_of_one_file(tmp_path, capsys):
-    q, network = posterior()
-    draws = Samples(q.sample(5, key=jax.random.key(0)))
-    path = save(tmp_path / "draws.safetensors", draws, network=network)
+    _, network = posterior()
+    path = save(tmp_path / "draws.safetensors", some_draws(5), network=network)
     run(Align((path,), tmp_path / "aligned.safetensors", objective="l2"))
     assert "5 draws" in capsys.readouterr().out
     assert load(tmp_path / "aligned.safetensors").num_draws == 5
@@ -77,8 +79,7 @@ def test_refused_before_anything_is_written(files, tmp_path):
     tanh = save(tmp_path / "tanh.safetensors", q, network={**network, "activation": "tanh"})
     with pytest.raises(ValueError, match="different networks: 'activation' differs"):
         run(Align((tanh,), out, to=files[0]))
-    draws = Samples(q.sample(2, key=jax.random.key(0)))
-    drawn = save(tmp_path / "draws.safetensors", draws, network=network)
+    drawn = save(tmp_path / "draws.safetensors", some_draws(2), network=network)
     with pytest.raises(ValueError, match=r"is a Samples and .* a MeanField"):
         run(Align((drawn,), out, to=files[0]))
     foreign = save(tmp_path / "foreign.safetensors", q)

@@ -20,27 +20,39 @@ import lap
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+SMALL = 128  # units up to which a cold solve is cheaper than keeping prices
 BLOCK_ENTRIES = 1 << 17  # float64 entries of one block of rows: stays in the second-level cache
 THREADED_ENTRIES = 1 << 20  # smaller matrices are not worth handing to threads
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The column of every row, and the prices that certify it."""
+    """The column of every row, and the prices that certify it (None if none were asked for)."""
 
     columns: np.ndarray
-    prices: np.ndarray
+    prices: np.ndarray | None
 
 
-def solve(scores: np.ndarray, *, prices: np.ndarray | None = None, name: str = "scores"):
-    """The optimal assignment; `prices` of an earlier solve of a similar matrix save most work."""
+def solve(
+    scores: np.ndarray,
+    *,
+    prices: np.ndarray | None = None,
+    certify: bool | None = None,
+    name: str = "scores",
+) -> Assignment:
+    """The optimal assignment; `prices` of an earlier solve of a similar matrix save most work.
+
+    Prices are worked out unless the matrix is so small that they cost more than they save;
+    `certify=True` asks for them in any case.
+    """
     if len(scores) == 0:
         return Assignment(np.zeros(0, np.int64), np.zeros(0))
+    wanted = len(scores) > SMALL if certify is None else certify
     if prices is None:
         prices = np.zeros(len(scores))
-    costs, _ = reduced_costs(scores, prices, name)
+    costs = reduced_costs(scores, prices, name)
     columns = lap.lapjvr(costs, return_cost=False)[1]
-    return Assignment(columns, _new_prices(costs, columns, prices))
+    return Assignment(columns, _new_prices(costs, columns, prices) if wanted else None)
 
 
 def reference(scores: np.ndarray) -> np.ndarray:
@@ -52,7 +64,7 @@ def gap(scores: np.ndarray, columns: np.ndarray, prices: np.ndarray) -> float:
     """By how much any assignment could beat `columns`, at most; 0 certifies that none does.
 
     >>> scores = np.array([[3.0, 1.0], [1.0, 2.0]])
-    >>> found = solve(scores)
+    >>> found = solve(scores, certify=True)
     >>> found.columns.tolist(), gap(scores, found.columns, found.prices)
     ([0, 1], 0.0)
     """
@@ -66,21 +78,16 @@ def gap(scores: np.ndarray, columns: np.ndarray, prices: np.ndarray) -> float:
     return float(np.sum(profits + prices[columns] - scores[np.arange(len(scores)), columns]))
 
 
-def reduced_costs(
-    scores: np.ndarray, prices: np.ndarray, name: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Costs u_i + v_j − S_ij ≥ 0 in float64, and the profits u; each row has a zero."""
+def reduced_costs(scores: np.ndarray, prices: np.ndarray, name: str) -> np.ndarray:
+    """Costs u_i + v_j − S_ij ≥ 0 in float64; each row has a zero."""
     costs = np.empty(scores.shape, np.float64)
-    profits = np.empty(len(scores))
     finite = np.empty(len(scores), bool)
 
     def block(rows: slice) -> None:
         part = costs[rows]
         np.subtract(prices, scores[rows], out=part)
-        low = part.min(axis=1)
-        part -= low[:, None]
-        profits[rows] = -low
-        finite[rows] = np.isfinite(low) & np.isfinite(part.sum(axis=1))
+        part -= part.min(axis=1, keepdims=True)
+        finite[rows] = np.isfinite(part.sum(axis=1))
 
     with np.errstate(invalid="ignore", over="ignore"):
         _over_rows(block, scores.shape)
@@ -89,7 +96,7 @@ def reduced_costs(
             f"the scores of group '{name}' hold NaN or infinity (first at unit "
             f"{int(np.argmin(finite))}); look for huge values or zero deviations in its leaves"
         )
-    return costs, profits
+    return costs
 
 
 def _new_prices(costs: np.ndarray, columns: np.ndarray, prices: np.ndarray) -> np.ndarray:

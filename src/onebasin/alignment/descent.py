@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from onebasin.alignment.assignment import gap, solve
+from onebasin.alignment.assignment import Assignment, gap, solve
 from onebasin.alignment.scores import ScoreTable
 
 
@@ -62,14 +62,14 @@ class Matcher:
             matrix = self.table.scores(name, known)
             found = solve(matrix, prices=self.prices.get(name), name=name)
             self.trace.solves += 1
-            self.prices[name] = found.prices
+            self._remember(name, found)
             self.table.indices[name] = found.columns
             known.add(name)
 
     def descend(self, orders: "Orders", max_sweeps: int) -> Descent:
         """Visit groups until none can gain, or `max_sweeps` sweeps have been made."""
         table = self.table
-        neighbours = {name: table.neighbours(name) for name in table.groups}
+        neighbours = table.neighbours()
         score = table.total()
         self.trace.add(score)
         waiting = set(table.groups)
@@ -87,6 +87,10 @@ class Matcher:
                     waiting |= neighbours[name]
         return Descent(score, sweeps, not waiting)
 
+    def _remember(self, name: str, found: Assignment) -> None:
+        if found.prices is not None:
+            self.prices[name] = found.prices
+
     def _visit(self, name: str, *, quadratic: bool, score: float) -> float:
         """Give a group its best permutation; what that gained (0 if nothing moved)."""
         table = self.table
@@ -101,7 +105,7 @@ class Matcher:
             return 0.0
         found = solve(matrix, prices=prices, name=name)
         self.trace.solves += 1
-        self.prices[name] = found.prices
+        self._remember(name, found)
         gain = float(np.sum(matrix[rows, found.columns].astype(np.float64) - entries))
         if gain <= noise:
             return 0.0

@@ -69,7 +69,8 @@ class FrankWolfe:
             vertex = {}
             for name in names:
                 found = solve(slope(problem, relaxed, name), prices=prices.get(name), name=name)
-                prices[name] = found.prices
+                if found.prices is not None:
+                    prices[name] = found.prices
                 vertex[name] = np.zeros_like(relaxed[name])
                 vertex[name][np.arange(len(found.columns)), found.columns] = 1.0
             share, reached = _best_share(problem, relaxed, vertex, value)

@@ -20,13 +20,15 @@ and every distance below is a constant minus a multiple of it. m and s are mean 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import jax
 import numpy as np
 
 from onebasin.posterior.mixture import Mixture
 from onebasin.symmetry import Symmetry
-from onebasin.trees import Tree, first_non_finite, leaves_by_path, shapes_by_path
+from onebasin.trees import Tree, first_non_finite, leaf_paths, shapes_by_path
 
 Features = tuple[Mapping[str, np.ndarray], ...]  # one mapping from leaf to array per feature
 
@@ -126,7 +128,25 @@ def moments(posterior: Any) -> Moments:
 
 def check_alike(q: Any, to: Any) -> None:
     """Refuse two posteriors over different params, or with NaNs, naming the leaf."""
-    shapes, expected = (shapes_by_path(_like(p)) for p in (q, to))
+    if _shapes(q) != _shapes(to):
+        _name_the_difference(shapes_by_path(_like(q)), shapes_by_path(_like(to)))
+    for name, posterior in (("posterior", q), ("target", to)):
+        # A sum shows whether anything is wrong; which leaf it is, is looked for only then.
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = [np.asarray(leaf).sum() for leaf in jax.tree.leaves(posterior)]
+        bad = None if np.isfinite(sums).all() else first_non_finite(posterior)
+        if bad:
+            raise ValueError(f"the {name} holds NaN or infinity in leaf '{bad}'")
+
+
+def _shapes(posterior: Any) -> Any:
+    leaves, structure = jax.tree.flatten(_like(posterior))
+    return structure, [np.shape(leaf) for leaf in leaves]
+
+
+def _name_the_difference(
+    shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
+) -> None:
     for leaf in sorted(expected.keys() | shapes.keys()):
         if leaf not in shapes or leaf not in expected:
             where = "only the target has" if leaf not in shapes else "the target has no"
@@ -136,10 +156,6 @@ def check_alike(q: Any, to: Any) -> None:
                 f"these are posteriors of different networks: leaf '{leaf}' has shape "
                 f"{shapes[leaf]} where the target has {expected[leaf]}"
             )
-    for name, posterior in (("posterior", q), ("target", to)):
-        bad = first_non_finite(posterior)
-        if bad:
-            raise ValueError(f"the {name} holds NaN or infinity in leaf '{bad}'")
 
 
 def _like(posterior: Any) -> Tree:
@@ -148,12 +164,18 @@ def _like(posterior: Any) -> Tree:
 
 def _arrays(tree: Tree) -> dict[str, np.ndarray]:
     """Leaves by path as float32 or float64; views of JAX's own memory where that is possible."""
+    leaves, structure = jax.tree.flatten(tree)
     arrays = {}
-    for leaf, value in leaves_by_path(tree).items():
+    for name, value in zip(_leaf_names(structure), leaves, strict=True):
         array = np.asarray(value)
         wide = array.dtype if array.dtype in (np.float32, np.float64) else np.float32
-        arrays[leaf] = array.astype(wide, copy=False)
+        arrays[name] = array.astype(wide, copy=False)
     return arrays
+
+
+@lru_cache(maxsize=64)
+def _leaf_names(structure: Any) -> tuple[str, ...]:
+    return tuple(leaf_paths(jax.tree.unflatten(structure, range(structure.num_leaves))))
 
 
 def _each(function: Callable[..., np.ndarray], *trees: Mapping[str, np.ndarray]):

@@ -14,92 +14,109 @@ alike, this leaves float32 its digits for the differences.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from onebasin.alignment.objective import Problem
 from onebasin.symmetry import Group, Permutation, Place
-from onebasin.symmetry.layout import Fixed, Layout, Units, gather_index, moves, occurrences
+from onebasin.symmetry.layout import Concat, Fixed, Layout, Product, Units, gather_index
 
 Indices = dict[str, np.ndarray]
-STACK_ENTRIES = 1 << 20  # leaves up to this size are copied into the order they are read in
+BATCHED_ENTRIES = 1 << 20  # beyond this, products over the axes in front are added one by one
 
 
 @dataclass
 class Panel:
-    """One place of a group: what it adds to the group's score matrix."""
+    """One place of a group: what it adds to the group's score matrix.
 
-    group: str
-    place: Place
-    own: Layout
-    other: Layout | None  # the one other axis that moves, if there is just one
+    The leaf is read as [before, units, after] without moving anything in memory.
+    """
+
     groups: frozenset[str]  # the groups whose permutations the panel depends on
-    pairs: list[tuple[np.ndarray, np.ndarray]]  # target and mover, per feature
-    shifts: list[float]
-    order: str  # how `pairs` lie: "ab" [units, other], "ba" [other, units], "abr", or "leaf"
-    layouts: tuple[Layout, ...]
-    included: np.ndarray | None = field(default=None)  # gather index that is in the matrix now
-    matrix: np.ndarray | None = field(default=None)  # of a panel that cannot be updated in part
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]]  # target and mover, per feature
+    shifts: Sequence[float]
+    units: int
+    after: int
+    axis: int | None  # the one other axis that moves, if any,
+    layout: Layout | None  # and what lies on it
+    behind: bool  # whether that axis lies behind the units
+    included: np.ndarray | None = None  # the gather index that is in the matrix now
 
-    def add_to(self, scores: np.ndarray, indices: Indices) -> bool:
-        """Bring the panel's part of `scores` up to date; whether that changed anything."""
-        if self.order == "leaf":
-            return self._replace(scores, indices)
-        if self.other is None:
-            if self.included is not None:
-                return False
-            self.included = np.zeros(0, np.int64)
-            for (target, mover), shift in zip(self.pairs, self.shifts, strict=True):
-                _accumulate(scores, self._rows(target, None), self._rows(mover, None) - shift)
-            return True
-        new = gather_index(self.other, indices)
+    def add_to(self, scores: np.ndarray, indices: Indices) -> None:
+        """Bring the panel's part of `scores` up to date."""
+        if self.layout is None or self.axis is None:
+            if self.included is None:
+                self.included = np.zeros(0, np.int64)
+                for (target, mover), shift in zip(self.pairs, self.shifts, strict=True):
+                    self._accumulate(scores, target, _less(mover, shift))
+            return
+        new = gather_index(self.layout, indices)
         if self.included is None:
             for (target, mover), shift in zip(self.pairs, self.shifts, strict=True):
-                moved = self._rows(mover, new)
-                moved -= moved.dtype.type(shift)
-                _accumulate(scores, self._rows(target, None), moved)
+                moved = mover.take(new, axis=self.axis)
+                self._accumulate(scores, target, _less(moved, shift, inplace=True))
         else:
             (changed,) = np.nonzero(new != self.included)
             if len(changed) == 0:
-                return False
+                return
             for target, mover in self.pairs:
-                moved = self._rows(mover, new[changed])
-                moved -= self._rows(mover, self.included[changed])
-                _accumulate(scores, self._rows(target, changed), moved)
+                moved = mover.take(new[changed], axis=self.axis)
+                moved -= mover.take(self.included[changed], axis=self.axis)
+                self._accumulate(scores, target.take(changed, axis=self.axis), moved)
         self.included = np.array(new)
-        return True
 
-    def _rows(self, array: np.ndarray, columns: np.ndarray | None) -> np.ndarray:
-        """[units, K]: everything at the given positions of the other axis (None: as it lies)."""
-        if self.order == "ba":
-            return (array if columns is None else array[columns]).T
-        part = array if columns is None else array.take(columns, axis=1)
-        return part.reshape(len(part), -1)
+    def _accumulate(self, scores: np.ndarray, target: np.ndarray, mover: np.ndarray) -> None:
+        """scores[i, j] += Σ target[…, i, …] mover[…, j, …]."""
+        after = self.after
+        if self.behind and self.axis is not None:
+            after = after // self.pairs[0][0].shape[self.axis] * target.shape[self.axis]
+        # An overflow is reported where the matrix is used, with the group's name.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if after == 1:
+                t, m = (a.reshape(-1, self.units) for a in (target, mover))
+                scores += t.T @ m
+                return
+            t, m = (a.reshape(-1, self.units, after) for a in (target, mover))
+            if len(t) == 1:
+                scores += t[0] @ m[0].T
+            elif len(t) * scores.size <= BATCHED_ENTRIES:
+                scores += np.matmul(t, m.swapaxes(1, 2)).sum(axis=0)
+            else:
+                for left, right in zip(t, m, strict=True):
+                    scores += left @ right.T
 
-    def _replace(self, scores: np.ndarray, indices: Indices) -> bool:
-        """The general case: several axes move, or two groups share the unit's own axis."""
+
+@dataclass
+class GeneralPanel:
+    """A place where several axes move, or another group shares the axis: made whole each time."""
+
+    groups: frozenset[str]
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]]
+    shifts: Sequence[float]
+    group: str
+    place: Place
+    layouts: tuple[Layout, ...]
+    included: np.ndarray | None = None
+    matrix: np.ndarray | None = None  # what is in the matrix now
+
+    def add_to(self, scores: np.ndarray, indices: Indices) -> None:
         still = {**indices, self.group: np.arange(len(scores))}
         gathers = [
             gather_index(layout, still if axis == self.place.axis else indices)
             for axis, layout in enumerate(self.layouts)
         ]
-        key = np.concatenate([*gathers, np.zeros(0, np.int64)])
+        key = np.concatenate(gathers)
         if self.included is not None and np.array_equal(key, self.included):
-            return False
+            return
         fresh = np.zeros_like(scores)
-        for (target, mover), shift in zip(self.pairs, self.shifts, strict=True):
-            moved = mover[np.ix_(*gathers)] - mover.dtype.type(shift)
-            _accumulate(fresh, self.place.rows(target), self.place.rows(moved))
-        scores += fresh if self.matrix is None else fresh - self.matrix
+        with np.errstate(over="ignore", invalid="ignore"):
+            for (target, mover), shift in zip(self.pairs, self.shifts, strict=True):
+                moved = _less(mover[np.ix_(*gathers)], shift, inplace=True)
+                fresh += self.place.rows(target) @ self.place.rows(moved).T
+            scores += fresh if self.matrix is None else fresh - self.matrix
         self.matrix, self.included = fresh, key
-        return True
-
-
-def _accumulate(scores: np.ndarray, target: np.ndarray, mover: np.ndarray) -> None:
-    # An overflow is reported where the matrix is used, with the group's name.
-    with np.errstate(over="ignore", invalid="ignore"):
-        scores += target @ mover.T
 
 
 class ScoreTable:
@@ -109,18 +126,31 @@ class ScoreTable:
         self.problem = problem
         self.groups: dict[str, Group] = {g.name: g for g in problem.symmetry.groups}
         self.indices: Indices = {name: np.array(start[name]) for name in self.groups}
-        leaves = [array for feature in problem.target for array in feature.values()]
-        self.dtype = np.result_type(*leaves) if leaves else np.dtype(np.float32)
+        self.dtype = np.result_type(
+            *{a.dtype for feature in problem.target for a in feature.values()}, np.float32
+        )
         self._matrices: dict[str, np.ndarray] = {}
-        self._panels = {name: self._make_panels(group) for name, group in self.groups.items()}
-
-    def neighbours(self, name: str) -> set[str]:
-        """The groups whose scores change when this one moves."""
-        return {
-            other
-            for other, panels in self._panels.items()
-            if any(name in panel.groups for panel in panels)
+        self._shifts: dict[str, list[float]] = {}
+        names = {
+            leaf: [_names_on(layout) for layout in layouts]
+            for leaf, layouts in problem.symmetry.layouts.items()
         }
+        self._panels = {
+            name: [
+                self._panel(group, place, names[place.leaf])
+                for place in group.places
+                if place.where == "params"
+            ]
+            for name, group in self.groups.items()
+        }
+
+    def neighbours(self) -> dict[str, set[str]]:
+        """For each group, the groups whose scores change when it moves."""
+        found: dict[str, set[str]] = {name: set() for name in self.groups}
+        for name, panels in self._panels.items():
+            for other in {other for panel in panels for other in panel.groups}:
+                found[other].add(name)
+        return found
 
     def scores(self, name: str, known: set[str] | None = None) -> np.ndarray:
         """S[i, j]: what unit i of the target gains from taking unit j of the mover.
@@ -145,78 +175,83 @@ class ScoreTable:
     def total(self, indices: Mapping[str, np.ndarray] | None = None) -> float:
         """The whole score Σ⟨target, moved⟩, summed in float64."""
         indices = self.indices if indices is None else indices
+        still = {n for n, p in indices.items() if np.array_equal(p, np.arange(len(p)))}
         total = 0.0
         layouts = self.problem.symmetry.layouts
-        for target, mover in zip(self.problem.target, self.problem.mover, strict=True):
-            for leaf in target:
-                axes = layouts.get(leaf, (Fixed(1),) * target[leaf].ndim)
-                gathers = [_gather_unless_still(axis, indices) for axis in axes]
+        for leaf in self.problem.target[0]:
+            axes = layouts.get(leaf, ())
+            gathers = [
+                None if _names_on(layout) <= still else gather_index(layout, indices)
+                for layout in axes
+            ]
+            for target, mover in zip(self.problem.target, self.problem.mover, strict=True):
                 total += _gathered_dot(target[leaf], mover[leaf], gathers)
         return total
 
-    def _make_panels(self, group: Group) -> list[Panel]:
-        return [self._make_panel(group, place) for place in group.places if place.where == "params"]
-
-    def _make_panel(self, group: Group, place: Place) -> Panel:
-        layouts = self.problem.symmetry.layouts[place.leaf]
-        own = layouts[place.axis]
-        others = [a for a, layout in enumerate(layouts) if a != place.axis and moves(layout)]
-        inside = {name for name, _ in occurrences(own)} - {group.name}
-        shared = bool(inside) and place.positions.shape[1] > 1
-        groups = {name for axis in others for name, _ in occurrences(layouts[axis])}
-        leaves = [
-            (t[place.leaf], m[place.leaf])
-            for t, m in zip(self.problem.target, self.problem.mover, strict=True)
+    def _panel(
+        self, group: Group, place: Place, names: Sequence[frozenset[str]]
+    ) -> Panel | GeneralPanel:
+        leaf, axis = place.leaf, place.axis
+        layouts = self.problem.symmetry.layouts[leaf]
+        pairs = [
+            (t[leaf], m[leaf]) for t, m in zip(self.problem.target, self.problem.mover, strict=True)
         ]
-        shifts = [float(m.mean(dtype=np.float64)) for _, m in leaves]
-        ndim = len(layouts)
-        simple = isinstance(own, Units)
-        if len(others) > 1 or shared:
-            order, pairs = "leaf", leaves
-            groups |= inside
-        elif simple and ndim == 2 and leaves[0][0].size > STACK_ENTRIES:
-            order, pairs = ("ab" if place.axis == 0 else "ba"), leaves
-        else:
-            order, pairs = "abr", [_arranged(place, leaves, shifts, others)]
-            shifts = [0.0]
-        other = layouts[others[0]] if order != "leaf" and others else None
-        if order in ("ab", "ba") and not others:
-            other = None
+        shifts = self._shifts.get(leaf)
+        if shifts is None:
+            shifts = self._shifts[leaf] = [_shift(mover) for _, mover in pairs]
+        others = [i for i, on in enumerate(names) if on and i != axis]
+        groups = frozenset().union(*(names[i] for i in others))
+        after = _whole_units(layouts[axis], group.size)
+        if after is None or len(others) > 1:
+            groups |= names[axis] - {group.name}
+            return GeneralPanel(groups, pairs, shifts, group.name, place, layouts)
+        after *= prod(layout.size for layout in layouts[axis + 1 :])
+        other = others[0] if others else None
         return Panel(
-            group.name, place, own, other, frozenset(groups), pairs, shifts, order, layouts
+            groups,
+            pairs,
+            shifts,
+            group.size,
+            after,
+            other,
+            None if other is None else layouts[other],
+            other is not None and other > axis,
         )
 
 
-def _arranged(
-    place: Place,
-    leaves: Sequence[tuple[np.ndarray, np.ndarray]],
-    shifts: Sequence[float],
-    others: Sequence[int],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Target and mover as [units, other axis, rest], features side by side in the rest."""
-
-    def arrange(array: np.ndarray) -> np.ndarray:
-        # The unit's own positions come out as [size, m, …] with the other axes in their order.
-        front = np.moveaxis(array, place.axis, 0)[place.positions]
-        if not others:
-            return front.reshape(len(front), 1, -1)
-        axis = others[0] + 2 - (others[0] > place.axis)
-        front = np.moveaxis(front, axis, 1)
-        return front.reshape(*front.shape[:2], -1)
-
-    targets = [arrange(t) for t, _ in leaves]
-    movers = [arrange(m) - m.dtype.type(s) for (_, m), s in zip(leaves, shifts, strict=True)]
-    return (
-        np.ascontiguousarray(np.concatenate(targets, axis=-1)),
-        np.ascontiguousarray(np.concatenate(movers, axis=-1)),
-    )
+def _names_on(layout: Layout) -> frozenset[str]:
+    match layout:
+        case Units(group, _):
+            return frozenset((group,))
+        case Product(parts) | Concat(parts):
+            return frozenset().union(*map(_names_on, parts))
+        case _:
+            return frozenset()
 
 
-def _gather_unless_still(layout: Layout, indices: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    if not moves(layout):
-        return None
-    gather = gather_index(layout, indices)
-    return None if np.array_equal(gather, np.arange(len(gather))) else gather
+def _whole_units(layout: Layout, size: int) -> int | None:
+    """Positions behind each unit if the axis is fixed × units × fixed, else None."""
+    if isinstance(layout, Units):
+        return 1
+    if isinstance(layout, Product):
+        at = [i for i, part in enumerate(layout.parts) if not isinstance(part, Fixed)]
+        if len(at) == 1 and isinstance(layout.parts[at[0]], Units):
+            return layout.size // size // prod(p.size for p in layout.parts[: at[0]])
+    return None
+
+
+def _shift(mover: np.ndarray) -> float:
+    """The mean of what is alike throughout; nothing where values scatter around zero."""
+    if mover.size == 0:
+        return 0.0
+    mean = float(mover.mean())
+    return mean if mean**2 * mover.size > 0.01 * float(np.vdot(mover, mover)) else 0.0
+
+
+def _less(array: np.ndarray, shift: float, *, inplace: bool = False) -> np.ndarray:
+    if shift == 0.0:
+        return array
+    return np.subtract(array, array.dtype.type(shift), out=array if inplace else None)
 
 
 def _gathered_dot(
@@ -229,7 +264,8 @@ def _gathered_dot(
     total = 0.0
     for start in range(0, len(target), step):
         rows = slice(start, start + step)
-        part = mover[rows if gathers[0] is None else gathers[0][rows]]
+        first = gathers[0] if gathers else None
+        part = mover[rows if first is None else first[rows]]
         for axis, gather in enumerate(gathers[1:], start=1):
             if gather is not None:
                 part = part.take(gather, axis=axis)

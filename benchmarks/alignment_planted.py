@@ -1,0 +1,167 @@
+"""Planted permutations, noise on the copy, and exhaustive optima.
+
+    python benchmarks/alignment_planted.py --cache FOLDER --out results/alignment_planted.json
+
+100 seeds for each of MLP 3×512 and ResNet20, untrained and trained (the first of a cached
+pair): the copy moved back must equal the original bit by bit. With Gaussian noise of 0.3 of
+each array's standard deviation on the copy: the share of units that are put back, among those
+whose outgoing norm is above their layer's median, and among all.
+"""
+
+import argparse
+import json
+import time
+from itertools import permutations
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alignment_pairs import make_pair, problem_of
+from onebasin.alignment import FrankWolfe, align
+from onebasin.alignment.objective import W2
+from onebasin.alignment.scores import ScoreTable
+from onebasin.posterior import MeanField
+from onebasin.symmetry import Symmetry
+from onebasin.trees import leaves_by_path
+
+NOISE = 0.3
+
+
+def networks(cache):
+    for name in ("mlp512", "resnet16"):
+        pair = make_pair(name, cache)
+        params = jax.jit(problem_of(name).init)(jax.random.key(0))
+        std = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.01), params)
+        yield f"{name} untrained", MeanField(params, std), pair.symmetry
+        yield f"{name} trained", pair.posteriors[0], pair.symmetry
+
+
+def equal(a, b):
+    return all(
+        np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+def planted(q, symmetry, seeds, objective):
+    exact, began = 0, time.perf_counter()
+    for seed in range(seeds):
+        copy = symmetry.act(symmetry.random(key=jax.random.key(seed)), q)
+        found = align(copy, to=q, symmetry=symmetry, objective=objective)
+        exact += equal(found.posterior, q)
+    return {"exact": exact, "of": seeds, "seconds": time.perf_counter() - began}
+
+
+def outgoing_norms(q, symmetry):
+    """The norm of what leaves each unit: its places that are not the first kernel of the group.
+
+    The first place of a group is the kernel that computes it; vectors (biases, norms) are not
+    outgoing either. Of a residual stream, every kernel that reads it counts.
+    """
+    leaves = leaves_by_path(q.mean)
+    norms = {}
+    for group in symmetry.groups:
+        total = np.zeros(group.size)
+        for place in group.places:
+            array = np.asarray(leaves[place.leaf])
+            # Flax kernels have inputs on the last axis but one.
+            if place.where == "params" and array.ndim > 1 and place.axis == array.ndim - 2:
+                total += np.sum(place.rows(array).astype(np.float64) ** 2, axis=1)
+        norms[group.name] = np.sqrt(total)
+    return norms
+
+
+def noisy(q, seed):
+    rng = np.random.default_rng(seed)
+
+    def disturbed(leaf):
+        array = np.asarray(leaf)
+        return jnp.asarray(array + NOISE * array.std() * rng.normal(size=array.shape), leaf.dtype)
+
+    return MeanField(jax.tree.map(disturbed, q.mean), q.std)
+
+
+def with_noise(q, symmetry, seeds, objective):
+    norms = outgoing_norms(q, symmetry)
+    strong_hits, strong, hits, units = 0, 0, 0, 0
+    by_group = {group.name: [] for group in symmetry.groups}
+    for seed in range(seeds):
+        permutation = symmetry.random(key=jax.random.key(seed))
+        copy = symmetry.act(permutation, noisy(q, seed))
+        found = align(copy, to=q, symmetry=symmetry, objective=objective)
+        truth = symmetry.inverse(permutation)
+        for group in symmetry.groups:
+            right = found.permutation[group.name] == truth[group.name]
+            above = norms[group.name] > np.median(norms[group.name])
+            strong_hits += int(right[above].sum())
+            strong += int(above.sum())
+            hits += int(right.sum())
+            units += group.size
+            by_group[group.name].append(float(right.mean()))
+    return {
+        "above_median_right": strong_hits / strong,
+        "all_right": hits / units,
+        "by_group": {name: float(np.mean(shares)) for name, shares in by_group.items()},
+        "seeds": seeds,
+    }
+
+
+def coupled(width, seeds):
+    """The share of exhaustive optima found for two coupled groups that have nothing in common."""
+    starts = ("forward", "identity", *["random"] * 4)
+    options = {
+        "default": {},
+        "6 starts": {"starts": starts},
+        "6 starts, Frank-Wolfe": {"starts": starts, "search": FrankWolfe()},
+    }
+    found = dict.fromkeys(options, 0)
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        shapes = {"a": (5, width), "b": (width, width), "c": (width, 3)}
+
+        def tree(scale=1.0, rng=rng, shapes=shapes):
+            return {k: scale * rng.normal(size=s) for k, s in shapes.items()}
+
+        q, to = (
+            MeanField(tree(), {k: np.exp(0.7 * v) for k, v in tree().items()}) for _ in range(2)
+        )
+        symmetry = Symmetry.by_hand(
+            q.mean, {"one": [("a", 1), ("b", 0)], "two": [("b", 1), ("c", 0)]}
+        )
+        table = ScoreTable(W2.problem(q, to, symmetry), symmetry.identity())
+        best = -np.inf
+        every = np.array(list(permutations(range(width))))
+        for first in every:
+            table.indices["one"] = first
+            matrix = table.scores("two")
+            sums = matrix[np.arange(width), every].sum(axis=1)
+            best = max(best, table.total() + float(sums.max() - np.trace(matrix)))
+        for name, option in options.items():
+            a = align(q, to=to, symmetry=symmetry, key=jax.random.key(seed), **option)
+            found[name] += a.score >= best - 1e-9 * abs(best)
+    return {"width": width, "seeds": seeds, "found": found}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--noise-seeds", type=int, default=5)
+    arguments = parser.parse_args()
+    results = {"coupled": [coupled(width, 200) for width in (2, 3, 4)]}
+    print(results, flush=True)
+    for name, q, symmetry in networks(arguments.cache):
+        for objective in ("w2", "l2"):
+            row = {
+                "planted": planted(q, symmetry, arguments.seeds, objective),
+                "noise": with_noise(q, symmetry, arguments.noise_seeds, objective),
+            }
+            results[f"{name}, {objective}"] = row
+            print(name, objective, row, flush=True)
+            arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""How long alignment takes against the published algorithm written plainly, on trained pairs.
+
+    python benchmarks/alignment_speed.py --cache FOLDER --out results/alignment_speed.json
+
+For every pair and objective, in one process: the plain run from the identity; `align` from the
+identity in the very same order of visits (the same path, so what is saved is work, not luck);
+and `align` as it is by default. What counts is the time until the score is within 1e-4 of the
+plain run's final score, as a share of what the plain run gained. Both are also timed in CPU
+seconds, which other work on the machine disturbs less. `--starts` adds, on its own clock, the
+best of several starts against the plain algorithm's best over 5 random orders.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from alignment_pairs import BUDGETS, make_pair
+from onebasin.alignment import align
+from onebasin.alignment.assignment import gap, solve
+from onebasin.alignment.objective import objective_named
+from onebasin.alignment.scores import ScoreTable
+from plain_matching import plain_match
+
+CLOSE = 1e-4
+
+
+def clocked(function):
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = function()
+    return result, time.perf_counter() - wall, time.process_time() - cpu
+
+
+def reached(scores, seconds, goal):
+    """The first second at which the score reaches the goal, or None."""
+    return next((t for s, t in zip(scores, seconds, strict=True) if s >= goal), None)
+
+
+def exact_score(pair, objective, permutation):
+    q0, q1 = pair.posteriors
+    problem = objective_named(objective).problem(q1, q0, pair.symmetry)
+    return ScoreTable(problem, permutation).total()
+
+
+def certificate(pair, objective, permutation):
+    """By how much any one group could still gain, as a share of the score (0 is optimal)."""
+    q0, q1 = pair.posteriors
+    problem = objective_named(objective).problem(q1, q0, pair.symmetry)
+    table = ScoreTable(problem, permutation)
+    worst = 0.0
+    for group in pair.symmetry.groups:
+        matrix = table.scores(group.name)
+        now = permutation[group.name]
+        bound = gap(matrix, now, solve(matrix, certify=True, name=group.name).prices)
+        worst = max(worst, bound / float(np.abs(matrix[np.arange(len(now)), now]).sum()))
+    return worst
+
+
+def measure(pair, objective, repeats):
+    q0, q1 = pair.posteriors
+    common = {"to": q0, "symmetry": pair.symmetry, "objective": objective}
+    plain_runs = [
+        clocked(lambda: plain_match(pair.symmetry, q1, q0, objective, seed=[0, 0]))
+        for _ in range(repeats)
+    ]
+    plain, _, plain_cpu = min(plain_runs, key=lambda run: run[0].seconds)
+    start, final = plain.trace[0][1], plain.trace[-1][1]
+    goal = final - CLOSE * (final - start)
+    row = {
+        "pair": pair.name,
+        "objective": objective,
+        "accuracies": pair.accuracies,
+        "plain": {
+            "seconds": plain.seconds,
+            "cpu_seconds": plain_cpu,
+            "seconds_until_close": reached(
+                [s for _, s in plain.trace], [t for t, _ in plain.trace], goal
+            ),
+            "sweeps": plain.sweeps,
+            "score_start": start,
+            "score": final,
+        },
+    }
+    for name, options in {
+        "same_order": {"starts": ("identity",), "order": "random"},
+        "default": {},
+    }.items():
+        runs = [clocked(lambda: align(q1, **common, **options)) for _ in range(repeats + 1)]  # noqa: B023
+        found, _, cpu = min(runs[1:], key=lambda run: run[0].seconds)  # the first call warms up
+        score = exact_score(pair, objective, found.permutation)
+        at = reached(found.trace, found.trace_seconds, goal)
+        before = found.seconds - found.trace_seconds[-1]
+        close = None if at is None else at + before
+        row[name] = {
+            "seconds": found.seconds,
+            "cpu_seconds": cpu,
+            "seconds_until_close": close,
+            "sweeps": found.sweeps,
+            "solves": found.solves,
+            "score": score,
+            "gain_over_plain": (score - final) / (final - start),
+            "converged": found.converged,
+            "certificate": certificate(pair, objective, found.permutation),
+            "times_faster": None if close is None else plain.seconds / close,
+            "times_faster_whole_run": plain.seconds / found.seconds,
+            "times_faster_cpu_whole_run": plain_cpu / cpu,
+            "times_faster_close_to_close": (
+                None if close is None else row["plain"]["seconds_until_close"] / close
+            ),
+        }
+    return row
+
+
+def never_worse(pair, objective):
+    """Several starts against the plain algorithm's best over 5 random orders."""
+    q0, q1 = pair.posteriors
+    plain = [plain_match(pair.symmetry, q1, q0, objective, seed=seed) for seed in range(5)]
+    starts = ("forward", "identity", "random", "random")
+    found, seconds, _ = clocked(
+        lambda: align(
+            q1,
+            to=q0,
+            symmetry=pair.symmetry,
+            objective=objective,
+            starts=starts,
+            key=jax.random.key(0),
+        )
+    )
+    best = max(run.trace[-1][1] for run in plain)
+    score = exact_score(pair, objective, found.permutation)
+    return {
+        "pair": pair.name,
+        "objective": objective,
+        "plain_scores": [run.trace[-1][1] for run in plain],
+        "plain_seconds": sum(run.seconds for run in plain),
+        "starts": [vars(s) for s in found.starts],
+        "score": score,
+        "seconds": seconds,
+        "above_plain_best": (score - best) / abs(best),
+        "never_worse": bool(score >= best - 1e-6 * abs(best)),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--pairs", nargs="+", default=list(BUDGETS), choices=list(BUDGETS))
+    parser.add_argument("--objectives", nargs="+", default=["l2", "w2"])
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--starts", action="store_true")
+    arguments = parser.parse_args()
+    key = "starts" if arguments.starts else "speed"
+    results = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    rows = {f"{r['pair']}/{r['objective']}": r for r in results.get(key, [])}
+    for name in arguments.pairs:
+        pair = make_pair(name, arguments.cache)
+        for objective in arguments.objectives:
+            if arguments.starts:
+                row = never_worse(pair, objective)
+                print(name, objective, f"{row['above_plain_best']:+.2e}", row["never_worse"])
+            else:
+                row = measure(pair, objective, arguments.repeats)
+                print(
+                    name,
+                    objective,
+                    f"plain {row['plain']['seconds']:.2f} s",
+                    *(
+                        f"{k} {row[k]['seconds']:.2f} s ×{row[k]['times_faster'] or 0:.1f} "
+                        f"(cpu ×{row[k]['times_faster_cpu_whole_run']:.1f})"
+                        for k in ("same_order", "default")
+                    ),
+                    flush=True,
+                )
+            rows[f"{name}/{objective}"] = row
+            results[key] = list(rows.values())
+            arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
