@@ -111,7 +111,7 @@ def test_sticking_the_landing_has_no_noise_at_the_optimum():
     mean = jnp.sqrt(10.0) * jnp.array([1.0, 2.0, 3.0]) / precision
     q = Variational({"w": mean}, {"w": jnp.full(3, -0.5 * np.log(precision))})
     batch = Batch(jnp.asarray(problem.x), jnp.asarray(problem.y))
-    method = VI(kl="monte-carlo")
+    method = VI(kl="monte-carlo", antithetic=False)
     loss = lambda q: negative_elbo(problem, method, q, batch, key=jax.random.key(3))[0]
     for leaf in jax.tree.leaves(jax.grad(loss)(q)):
         np.testing.assert_allclose(leaf, 0.0, atol=1e-12)
@@ -163,11 +163,13 @@ def test_the_network_is_traced_once_however_many_chunks():
         return plain.apply(params, x)
 
     problem = Problem(apply, plain.init, plain.data)
-    traces.clear()
-    method = VI(epochs=7, batch_size=20)  # 21 steps: chunks of 4, and a last one of 1
-    result = fit(problem, method, key=jax.random.key(0), chunk_steps=4, progress="silent")
-    assert [row["step"] for row in result.history] == [4, 8, 12, 16, 20, 21]
-    assert traces == [(20, 4)]
+    for antithetic, shapes in ((False, [(20, 4)]), (True, [(10, 4), (10, 4)])):
+        traces.clear()
+        # 21 steps: chunks of 4, and a last one of 1. Mirrored noise takes two calls.
+        method = VI(epochs=7, batch_size=20, antithetic=antithetic)
+        result = fit(problem, method, key=jax.random.key(0), chunk_steps=4, progress="silent")
+        assert [row["step"] for row in result.history] == [4, 8, 12, 16, 20, 21]
+        assert traces == shapes
 
 
 def test_noise_is_fresh_at_every_step():
@@ -183,12 +185,13 @@ def test_noise_is_fresh_at_every_step():
         lambda _: {"w": jnp.zeros((3, 2))},
         (np.eye(3, dtype=np.float32), np.array([0, 1, 1])),
     )
-    seen.clear()
-    fit(problem, VI(epochs=40), key=jax.random.key(0), progress="silent")
-    jax.effects_barrier()
-    draws = np.array(seen).reshape(len(seen), -1)
-    assert len(draws) == 40
-    assert len(np.unique(draws)) == draws.size
+    for calls, method in ((40, VI(epochs=40, antithetic=False)), (80, VI(epochs=40))):
+        seen.clear()
+        fit(problem, method, key=jax.random.key(0), progress="silent")
+        jax.effects_barrier()
+        draws = np.array(seen).reshape(len(seen), -1)
+        assert len(draws) == calls
+        assert len(np.unique(draws)) == draws.size
 
 
 @pytest.mark.fast

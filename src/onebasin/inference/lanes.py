@@ -7,6 +7,7 @@ lanes repeat the last key and are dropped at the end.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ class Lanes:
     """How `count` lanes lie on the devices."""
 
     count: int
+    in_turn: bool = False
     per_device: int = field(init=False)
     mesh: Mesh = field(init=False)
 
@@ -57,14 +59,18 @@ class Lanes:
     def replicate(self, data: Tree) -> Tree:
         return jax.device_put(data, self.everywhere)
 
-    def each(self, function: Callable[..., Any], in_axes: Any, out_axes: Any = 0) -> Any:
-        """The function over the lanes of one device: vmapped, or plain if there is only one.
+    def each(self, function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> Any:
+        """The function over the lanes of one device: vmapped, in turn, or plain if there is one.
 
         A batch axis of one costs nothing in arithmetic, but XLA takes other (slower) kernels for
-        batched operations, so it is left away.
+        batched operations, so it is left away. On a CPU the same holds for large matrix products
+        of several lanes (a fifth slower than one lane after the other, which each fill the cores
+        anyway), so heavy lanes go `in_turn` there.
         """
+        if self.per_device > 1 and self.in_turn:
+            return partial(_in_turn, function, in_axes)
         if self.per_device > 1:
-            return jax.vmap(function, in_axes=in_axes, out_axes=out_axes)
+            return jax.vmap(function, in_axes=in_axes)
 
         def alone(*args: Any) -> Any:
             own = [
@@ -92,3 +98,15 @@ class Lanes:
     def real(self, states: Tree) -> Tree:
         """Host copies of all lanes but the added ones."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[: self.count], states)
+
+
+def _in_turn(function: Callable[..., Any], in_axes: tuple[int | None, ...], *args: Any) -> Any:
+    split = [arg for arg, axis in zip(args, in_axes, strict=True) if axis is not None]
+
+    def one(own: list[Any]) -> Any:
+        mine = iter(own)
+        return function(
+            *(arg if axis is None else next(mine) for arg, axis in zip(args, in_axes, strict=True))
+        )
+
+    return jax.lax.map(one, split)

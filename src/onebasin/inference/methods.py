@@ -25,6 +25,9 @@ class VI:
     """Examples per step (all of them if there are fewer)."""
     samples: int = 1
     """Monte Carlo samples of the weights per step."""
+    antithetic: bool = True
+    """Give the second half of each batch the mirrored noise −ε, which cancels most of its effect
+    on the gradients."""
     initial_std: float = 0.01
     """Standard deviation of every weight at the start."""
     learning_rate: float = 1e-3

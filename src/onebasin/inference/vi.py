@@ -8,6 +8,10 @@ The std is held as its logarithm. Where a weight does nothing, only the KL acts 
 gradient −(1 − s²/v)/N in log s: tiny, but of constant sign, so under Adam log s walks at its
 learning rate, whatever 1/N is. With the learning rate of the means it takes log(√v/s₀)/lr steps
 to reach the prior, which is most of a short fit; so log s has a learning rate of its own.
+
+One draw of the weights serves a whole batch, so its noise does not average out over the examples.
+With `antithetic` the second half of the batch sees m − s ε: still one draw per example and fresh
+noise in every step, but what is odd in ε cancels between the halves, which is most of it.
 """
 
 import math
@@ -103,13 +107,23 @@ def negative_elbo(
     examples = problem.num_examples
     scale = 1 / len(batch.x)
 
-    def one(sample_key: jax.Array) -> tuple[jax.Array, Info]:
-        noise = fast_normal_like(params.mean, key=sample_key)
-        theta = jax.tree.map(lambda m, r, e: m + jnp.exp(r) * e, *params, noise)
-        log_likelihood, aux = problem.summed_log_likelihood(theta, batch)
+    def of_draw(noise: Tree, sign: float, part: Batch) -> tuple[jax.Array, Info]:
+        theta = jax.tree.map(lambda m, r, e: m + sign * jnp.exp(r) * e, *params, noise)
+        log_likelihood, aux = problem.summed_log_likelihood(theta, part)
         if method.kl == "monte-carlo":
             aux = {**aux, "kl": log_ratio(problem, params, theta) / examples}
         return -scale * log_likelihood, aux
+
+    def one(sample_key: jax.Array) -> tuple[jax.Array, Info]:
+        noise = fast_normal_like(params.mean, key=sample_key)
+        half = len(batch.x) // 2
+        if not method.antithetic or not half:
+            return of_draw(noise, 1.0, batch)
+        parts = (Batch(batch.x[:half], batch.y[:half]), Batch(batch.x[half:], batch.y[half:]))
+        (above, aux), (below, other) = (
+            of_draw(noise, sign, part) for sign, part in zip((1.0, -1.0), parts, strict=True)
+        )
+        return above + below, jax.tree.map(lambda a, b: (a + b) / 2, aux, other)
 
     if method.samples == 1:
         expected_nll, info = one(key)

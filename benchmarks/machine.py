@@ -1,0 +1,76 @@
+"""The machine's own float32 matrix-multiply rate, and timing that compares like with like."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+
+
+def matmul(size: int = 1024, repeats: int = 4) -> tuple[Callable[[], None], float]:
+    """A function that multiplies square float32 matrices, and the flops one call takes."""
+    a = jnp.ones((size, size), jnp.float32)
+    product = jax.jit(lambda a, b: a @ b)
+
+    def run() -> None:
+        out = a
+        for _ in range(repeats):
+            out = product(a, a)
+        out.block_until_ready()
+
+    return run, 2.0 * size**3 * repeats
+
+
+def matmul_rate(rounds: int = 20) -> float:
+    """The best float32 matrix-multiply rate seen, in flop/s."""
+    run, flops = matmul()
+    return flops / min(interleaved({"matmul": run}, rounds)["matmul"])
+
+
+def interleaved(
+    runs: dict[str, Callable[[], Any]], rounds: int, warmup: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of each function in each round, one after the other within a round.
+
+    A machine that is slow for a while is slow for all of them, so ratios within a round hold.
+    """
+    for _ in range(warmup):
+        for run in runs.values():
+            run()
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            began = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def describe() -> dict[str, Any]:
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "jax": jax.__version__,
+        "backend": jax.default_backend(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def record(name: str, figures: dict[str, Any]) -> Path:
+    """Merge figures into results/<name>.json and say where."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**known, **figures}, indent=2) + "\n")
+    return path
+
+
+if __name__ == "__main__":
+    print(f"{matmul_rate() / 1e9:.1f} GFLOP/s (float32 matrix multiply)")
