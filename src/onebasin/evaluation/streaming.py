@@ -121,16 +121,19 @@ def along(
 ) -> tuple[jax.Array, jax.Array]:
     """Log likelihoods [points, rows] of one draw at every t; its probabilities are added up.
 
-    `correction` is None or a pair of trees (scale, shift) with a leading axis of points, by
-    which a repaired path changes the params: θ_t ← scale·θ_t + shift.
+    `correction` is None, or how a repaired path changes the params: trees (scale, shift) with a
+    leading axis of points, and the ends of the part of θ_t that is scaled (None for all of it):
+    θ_t ← θ_t + (scale − 1)·part_t + shift.
     """
     params0, state0, params1, state1 = ends
+    changes, part = (None, None) if correction is None else correction
 
     def at(_: None, point: Any) -> tuple[None, tuple[jax.Array, jax.Array]]:
         t, change, total = point
         params = lerp(t, params0, params1)
         if change is not None:
-            params = jax.tree.map(lambda p, a, b: p * a + b, params, *change)
+            scaled = params if part is None else lerp(t, *part)
+            params = jax.tree.map(lambda p, m, a, b: p + ((a - 1) * m + b), params, scaled, *change)
         state = lerp(t, state0, state1)
 
         def batch(xy: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -142,7 +145,7 @@ def along(
         log_p, probs = lax.map(batch, (x, y))
         return None, (log_p.reshape(-1), total + probs.reshape(total.shape))
 
-    _, found = lax.scan(at, None, (ts, correction, summed))
+    _, found = lax.scan(at, None, (ts, changes, summed))
     return found
 
 

@@ -9,14 +9,18 @@ and shifted so that over a batch
 
 With z the channel's pre-activation and a = spread*/spread, c = mean* − a·mean, the change
 z → a·z + c is made in the parameters: incoming weights (or the gain of the normalisation) are
-multiplied by a, and the bias b becomes a·b + c. On a Gaussian this scales mean, standard
-deviation and factors alike. Layers are repaired from input to output, each on what the
-layers before it give after their repair.
+multiplied by a, and the bias b becomes a·b + c. Layers are repaired from input to output, each
+on what the layers before it give after their repair.
+
+What shrinks between two Gaussians is their mean, not their noise: m_t averages means that do
+not quite match, while s_t averages standard deviations. So by default only the mean is
+scaled, with the statistics of the mean network, and s_t stays that of the geodesic. Scaling
+the noise as well (`scale="all"`) repairs less; docs/barriers.md has the numbers.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +35,7 @@ from onebasin.trees import Tree, leaves_by_path
 TOLERANCE = 0.02  # of a channel's spread: how well a repaired layer must match its target
 DEAD = 1e-6  # a channel whose spread is below this share of the layer's is left as it is
 
+Scale = Literal["mean", "all"]
 Change = dict[str, tuple[np.ndarray, np.ndarray]]  # leaf → (scale, shift), broadcastable
 Moments = list[tuple[np.ndarray, np.ndarray]]  # for each layer: mean and spread of its channels
 
@@ -56,6 +61,7 @@ class Repaired:
     repaired: tuple[str, ...]
     left_alone: dict[str, str]
     statistics: str
+    scale: Scale
     _levers: tuple[Lever, ...] = field(repr=False, compare=False)
     _statistics: "_Statistics" = field(repr=False, compare=False)
     _known: dict[float, Change] = field(default_factory=dict, repr=False, compare=False)
@@ -83,7 +89,7 @@ class Repaired:
 
     def __call__(self, t: float) -> Any:
         t = check_t(t)
-        return _changed(self.path(t), self._trees(self.change(t)))
+        return _changed(self.path(t), self._trees(self.change(t)), self.scale)
 
     def change(self, t: float) -> Change:
         """Scale and shift of every leaf that is changed at t."""
@@ -92,10 +98,16 @@ class Repaired:
             self._known[t] = _solve(self._statistics, t, self._levers)
         return self._known[t]
 
-    def corrections(self, ts: Sequence[float] | np.ndarray) -> tuple[Tree, Tree]:
-        """Scales and shifts as trees like params, with a leading axis of points."""
+    def corrections(self, ts: Sequence[float] | np.ndarray) -> tuple[tuple[Tree, Tree], Any]:
+        """Scales and shifts as trees like params, with a leading axis of points; and the ends of
+        the part of a draw that is scaled, the means, or None where it is all of it.
+        """
         trees = [self._trees(self.change(float(t))) for t in ts]
-        return jax.tree.map(lambda *leaves: jnp.stack(jnp.broadcast_arrays(*leaves)), *trees)
+        part = None
+        if self.scale == "mean":
+            part = (self.path.q0.moments()[0], self.path.q1.moments()[0])
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(jnp.broadcast_arrays(*leaves)), *trees)
+        return stacked, part
 
     def _trees(self, change: Change) -> tuple[Tree, Tree]:
         like = self.path.q0.like
@@ -120,6 +132,7 @@ def repair(
     x: Any,
     *,
     symmetry: Symmetry | None = None,
+    scale: Literal["auto", "mean", "all"] = "auto",
     draws: int = 0,
     key: jax.Array | None = None,
 ) -> Repaired:
@@ -131,8 +144,10 @@ def repair(
       x: a batch of inputs, training data: a few hundred are enough.
       symmetry: the traced symmetry, found by tracing if not given. It says which weights
         compute a hidden channel and which bias or gain it has.
-      draws: over how many draws of the posterior (of common noise, from `key`) statistics are
-        averaged; 0 takes those of the mean network.
+      scale: "mean" scales the mean of a Gaussian and leaves its noise, "all" scales both;
+        "auto" is "mean" for Gaussians and "all" for Samples, whose draws are networks.
+      draws: over how many draws (of common noise, from `key`) statistics are pooled; 0 takes
+        those of the mean network for Gaussians, and of all draws for Samples.
       key: needed with `draws`.
     """
     if not isinstance(path, Displacement):
@@ -145,15 +160,20 @@ def repair(
     x = jnp.asarray(x)
     if x.ndim < 1 or len(x) < 2:
         raise ValueError(f"x has shape {x.shape}; statistics need at least two examples")
+    of_samples = isinstance(path.q0, Samples)
+    if scale not in ("auto", "mean", "all"):
+        raise ValueError(f"scale is 'auto', 'mean' or 'all', not {scale!r}")
+    if scale == "auto":
+        scale = "all" if of_samples else "mean"
     members = _members(path, draws, key=key)
     params, state = members[0][:2]
     if symmetry is None:
         symmetry = find_symmetry(apply, params, x[:2], state=state)
-    statistics = _Statistics.over(members, apply, x, symmetry)
-    levers, reasons = _find_levers(statistics, symmetry)
+    statistics = _Statistics(members, apply, x, symmetry)
+    levers, reasons = _find_levers(statistics)
     kept = tuple(statistics.layers[lever.layer].kernel for lever in levers)
-    source = "the mean network" if draws == 0 else f"{len(members)} draws"
-    return Repaired(path, kept, reasons, source, tuple(levers), statistics)
+    source = "the mean network" if draws == 0 and not of_samples else f"{len(members)} draws"
+    return Repaired(path, kept, reasons, source, scale, tuple(levers), statistics)
 
 
 def _members(path: Displacement, draws: int, *, key: jax.Array | None) -> list[tuple]:
@@ -163,56 +183,66 @@ def _members(path: Displacement, draws: int, *, key: jax.Array | None) -> list[t
     if draws > 0 and key is not None:
         (stratum,) = strata(path, draws, key=key)
         return [stratum.ends(s) for s in range(stratum.count)]
-    ends = []
-    for q in (path.q0, path.q1):
-        state = q.state
-        if isinstance(q, Samples) and state is not None:
-            state = jax.tree.map(lambda leaf: leaf.mean(0), state)
-        ends += [q.moments()[0], state]
-    return [tuple(ends)]
+    if isinstance(path.q0, Samples):
+        (stratum,) = strata(path, path.q0.num_draws, key=jax.random.key(0))  # all, in order
+        return [stratum.ends(s) for s in range(stratum.count)]
+    (start, _), (end, _) = (q.moments() for q in (path.q0, path.q1))
+    return [(start, path.q0.state, end, path.q1.state)]
 
 
-@dataclass(frozen=True)
 class _Statistics:
     """Means and spreads of every layer's channels, pooled over members and inputs."""
 
-    members: list[tuple]
-    recorder: Any
-    targets: tuple[Moments, Moments]
-
-    @classmethod
-    def over(cls, members: list[tuple], apply: Any, x: jax.Array, symmetry: Symmetry):
+    def __init__(self, members: list[tuple], apply: Any, x: jax.Array, symmetry: Symmetry) -> None:
         from onebasin.symmetry.recording import Recorder
 
+        self.members = members
         recorder = Recorder(apply, members[0][0], x, symmetry, members[0][1])
-        blank = cls(members, recorder, ([], []))
-        return cls(members, recorder, (blank.at(0.0, {}), blank.at(1.0, {})))
+        self.layers = recorder.layers
+        self.gains = [
+            [layer.gain] if layer.gain else _gains(symmetry, layer) for layer in self.layers
+        ]
 
-    @property
-    def layers(self) -> Any:
-        return self.recorder.layers
+        @jax.jit
+        def raw(t: jax.Array, member: tuple, change: Change) -> list[jax.Array]:
+            params0, state0, params1, state1 = member
+            params = _apply_change(lerp(t, params0, params1), change)
+            channels = recorder.pre_activations(params, lerp(t, state0, state1))
+            means = [z.mean(axis=1) for z in channels]
+            # The second moment by way of the variance: nothing large cancels in float32.
+            return [
+                jnp.stack([m, ((z - m[:, None]) ** 2).mean(axis=1) + m**2])
+                for z, m in zip(channels, means, strict=True)
+            ]
+
+        self._raw = raw
+        still = self.no_change()
+        self.targets = (self.at(0.0, still), self.at(1.0, still))
+
+    def no_change(self) -> Change:
+        """Scale one and shift zero for every leaf that a lever may move."""
+        like = leaves_by_path(self.members[0][0])
+        change: Change = {}
+        for layer, gains in zip(self.layers, self.gains, strict=True):
+            others = [(name, -1) for name in (layer.shift, *gains) if name is not None]
+            for name, axis in [(layer.kernel, layer.axis), *others]:
+                shape = [1] * len(like[name].shape)
+                shape[axis] = like[name].shape[axis]
+                change.setdefault(name, (np.ones(shape, np.float32), np.zeros(shape, np.float32)))
+        return change
 
     def at(self, t: float, change: Change) -> Moments:
-        first: Any = 0.0
-        for params0, state0, params1, state1 in self.members:
-            params = _apply_change(lerp(t, params0, params1), change)
-            channels = self.recorder.pre_activations(params, lerp(t, state0, state1))
-            sums = np.concatenate([np.stack(_raw_moments(z), 1) for z in channels])
-            first = first + sums.astype(np.float64) / len(self.members)
-        sizes = [len(z) for z in channels]  # pyright: ignore[reportPossiblyUnboundVariable]
-        parts = np.split(first, np.cumsum(sizes)[:-1])
-        return [(p[:, 0], np.sqrt(np.maximum(p[:, 1] - p[:, 0] ** 2, 0.0))) for p in parts]
-
-
-@jax.jit
-def _raw_moments(z: jax.Array) -> tuple[jax.Array, jax.Array]:
-    mean = z.mean(axis=1)
-    return mean, ((z - mean[:, None]) ** 2).mean(axis=1) + mean**2
+        """Mean and spread of every channel at t, with the change made."""
+        found = [self._raw(jnp.float32(t), member, change) for member in self.members]
+        pooled = [
+            np.mean(np.asarray(parts, np.float64), axis=0) for parts in zip(*found, strict=True)
+        ]
+        return [(m, np.sqrt(np.maximum(square - m**2, 0.0))) for m, square in pooled]
 
 
 def _solve(statistics: _Statistics, t: float, levers: Sequence[Lever]) -> Change:
     """The change of every leaf at t, layer after layer."""
-    change: Change = {}
+    change = statistics.no_change()
     if t in (0.0, 1.0):
         return change  # the ends are their own targets
     for lever in levers:
@@ -220,7 +250,7 @@ def _solve(statistics: _Statistics, t: float, levers: Sequence[Lever]) -> Change
     return change
 
 
-def _find_levers(statistics: _Statistics, symmetry: Symmetry) -> tuple[list[Lever], dict[str, str]]:
+def _find_levers(statistics: _Statistics) -> tuple[list[Lever], dict[str, str]]:
     """A lever for every layer that has one, and the reason for every layer that has none.
 
     Where the trace names no gain, a normalisation may still hide one (its gain multiplies the
@@ -229,14 +259,14 @@ def _find_levers(statistics: _Statistics, symmetry: Symmetry) -> tuple[list[Leve
     """
     levers: list[Lever] = []
     reasons: dict[str, str] = {}
-    change: Change = {}
+    change = statistics.no_change()
     for index, layer in enumerate(statistics.layers):
         if layer.shift is None:
             reasons[layer.kernel] = "it has no bias that could shift it"
             continue
         taken = {lever.scale for lever in levers}
-        gains = [layer.gain] if layer.gain else _gains(symmetry, layer)
-        options = [Lever(index, gain, -1, layer.shift) for gain in gains if gain not in taken]
+        gains = [gain for gain in statistics.gains[index] if gain not in taken]
+        options = [Lever(index, gain, -1, layer.shift) for gain in gains]
         if layer.gain is None:
             options.append(Lever(index, layer.kernel, layer.axis, layer.shift))
         now = statistics.at(0.5, change)
@@ -266,15 +296,14 @@ def _pull(
     statistics: _Statistics, t: float, change: Change, lever: Lever, now: Moments
 ) -> tuple[Change, float]:
     """The change with one layer brought to its target, and by how much it still misses it."""
-    like = leaves_by_path(statistics.members[0][0])
     (mean0, spread0), (mean1, spread1) = (side[lever.layer] for side in statistics.targets)
     mean, spread = now[lever.layer]
     mean_goal, spread_goal = (1 - t) * mean0 + t * mean1, (1 - t) * spread0 + t * spread1
     alive = spread > DEAD * max(float(spread_goal.max()), 1e-30)
     ratio = np.where(alive, spread_goal / np.where(alive, spread, 1.0), 1.0)
     pulled = dict(change)
-    _multiply(pulled, lever.scale, like, lever.axis, ratio)
-    _multiply(pulled, lever.shift, like, -1, ratio, mean_goal - ratio * mean)
+    _multiply(pulled, lever.scale, lever.axis, ratio)
+    _multiply(pulled, lever.shift, -1, ratio, mean_goal - ratio * mean)
     after = np.stack(statistics.at(t, pulled)[lever.layer])
     gaps = np.abs(after - np.stack([mean_goal, spread_goal]))[:, alive]
     scale = np.maximum(spread_goal[alive], 1e-3 * spread_goal.max())
@@ -282,13 +311,14 @@ def _pull(
 
 
 def _multiply(
-    change: Change, name: str, like: dict[str, Any], axis: int, ratio: Any, shift: Any = 0.0
+    change: Change, name: str, axis: int, ratio: np.ndarray, shift: np.ndarray | float = 0.0
 ) -> None:
-    shape = [1] * len(like[name].shape)
+    """Make the leaf's change z → ratio·z + shift on top of what it is already."""
+    scale, offset = change[name]
+    shape = [1] * scale.ndim
     shape[axis] = -1
-    scale, offset = change.get(name, (np.ones(()), np.zeros(())))
-    ratio, shift = np.reshape(ratio, shape), np.reshape(shift + 0.0 * ratio, shape)
-    change[name] = (scale * ratio, offset * ratio + shift)
+    ratio, shift = ratio.reshape(shape), np.broadcast_to(shift, ratio.shape).reshape(shape)
+    change[name] = ((scale * ratio).astype(np.float32), (offset * ratio + shift).astype(np.float32))
 
 
 def _apply_change(params: Tree, change: Change) -> Tree:
@@ -302,22 +332,27 @@ def _apply_change(params: Tree, change: Change) -> Tree:
     return jax.tree.unflatten(jax.tree.structure(params), leaves)
 
 
-def _changed(q: Any, trees: tuple[Tree, Tree]) -> Any:
-    """The law of scale·θ + shift for θ ~ q."""
+def _changed(q: Any, trees: tuple[Tree, Tree], how: Scale) -> Any:
+    """The law of θ + (scale − 1)·part + shift for θ ~ q, where part is θ or its mean."""
     scale, shift = trees
 
     def moved(tree: Tree) -> Tree:
         return jax.tree.map(lambda leaf, a, b: leaf * a + b, tree, scale, shift)
 
     def scaled(tree: Tree) -> Tree:
-        return jax.tree.map(lambda leaf, a: leaf * jnp.abs(a), tree, scale)
+        if how == "mean":
+            return tree
+        return jax.tree.map(lambda leaf, a: leaf * a, tree, scale)
 
     match q:
         case MeanField():
             return MeanField(moved(q.mean), scaled(q.std), q.state)
-        case Samples():
-            return Samples(moved(q.draws), q.chain, q.state)
         case LowRank():
-            factors = jax.tree.map(lambda f, a: f * a[None], q.factors, scale)
-            return LowRank(moved(q.mean), scaled(q.std), factors, q.state)
+            return LowRank(moved(q.mean), scaled(q.std), scaled(q.factors), q.state)
+        case Samples() if how == "all":
+            return Samples(moved(q.draws), q.chain, q.state)
+        case Samples():
+            mean, _ = q.moments()
+            by = jax.tree.map(lambda m, a, b: (a - 1) * m + b, mean, scale, shift)
+            return Samples(jax.tree.map(jnp.add, q.draws, by), q.chain, q.state)
     raise AssertionError(f"no repair for a {type(q).__name__}")
