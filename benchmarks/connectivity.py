@@ -1,0 +1,250 @@
+"""Connectivity on MNIST: barriers before and after alignment, repair, speed, landscapes.
+
+    python benchmarks/connectivity.py --fits FOLDER STAGE...
+
+Two VI fits of an MLP 3×512 are made once and kept in FOLDER. Every stage adds its numbers to
+results/connectivity.json, so stages can be run one at a time:
+
+    fits        the two fits (30 epochs each)
+    speed       the rate of `profile` against that of a matrix product, and peak memory
+    unaligned   barrier of the fits as they are
+    aligned     barrier after alignment by w2, 25 points × 128 samples on 10,000 test images
+    l2          the same by l2, at fewer points
+    repaired    plain and repaired paths side by side, mean scaled or all
+    train       barriers on 10,000 training images
+    mixture     the mixture path
+    landscape   25 × 25 log posterior on 2,000 training images
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import onebasin as ob
+from machine import describe, interleaved, matmul, record
+from onebasin.alignment import align
+from onebasin.evaluation.barrier import profile
+from onebasin.evaluation.landscape import landscape, plane_through
+from onebasin.inference.fit import fit
+from onebasin.inference.methods import VI
+from onebasin.networks import MLP
+from onebasin.paths import geodesic, mixture, repair
+from onebasin.problem import Problem
+
+WIDTHS, EPOCHS = (512, 512, 512), 30
+KEY = jax.random.key(2023)
+
+
+class Setting:
+    """Data, problem, fits and alignments, each made when first needed."""
+
+    def __init__(self, folder: Path, figures: Path | None) -> None:
+        self.folder, self.figures = folder, figures
+        self.data = ob.load_dataset("mnist")
+        self.problem = Problem.from_network(
+            MLP(widths=WIDTHS, num_classes=10), self.data, prior_variance=0.01
+        )
+        self.apply = self.problem.apply
+        self._aligned: dict[str, Any] = {}
+
+    def fits(self) -> list[Any]:
+        found = []
+        for run in range(2):
+            path = self.folder / f"mlp512-{EPOCHS}-{run}.safetensors"
+            if not path.exists():
+                fit(self.problem, VI(epochs=EPOCHS), key=jax.random.key(run), out=path)
+            found.append(ob.load(path))
+        return found
+
+    def symmetry(self) -> Any:
+        return ob.find_symmetry(self.apply, self.fits()[0].mean, self.data.train.x[:2])
+
+    def aligned(self, objective: str) -> Any:
+        if objective not in self._aligned:
+            q0, q1 = self.fits()
+            self._aligned[objective] = align(
+                q1, to=q0, symmetry=self.symmetry(), objective=objective
+            )
+        return self._aligned[objective]
+
+    def measure(self, path: Any, data: Any = None, **options: Any) -> Any:
+        started = time.perf_counter()
+        data = self.data.test if data is None else data
+        found = profile(path, self.apply, data, key=KEY, **options)
+        return found, time.perf_counter() - started
+
+
+def network_flops() -> int:
+    """Multiply-adds of one forward pass of one example, counted twice."""
+    sizes = [784, *WIDTHS, 10]
+    return 2 * sum(a * b for a, b in pairwise(sizes))
+
+
+def barrier_numbers(found: Any, seconds: float) -> dict[str, Any]:
+    summary = found.summary()
+    return {**summary, "seconds": seconds}
+
+
+def stage_fits(setting: Setting) -> dict[str, Any]:
+    setting.fits()
+    headers = [
+        ob.read_header(setting.folder / f"mlp512-{EPOCHS}-{r}.safetensors") for r in range(2)
+    ]
+    return {"epochs": EPOCHS, "seconds": [h.provenance["stats"]["seconds"] for h in headers]}
+
+
+def stage_speed(setting: Setting) -> dict[str, Any]:
+    """Rate and memory, in a process of its own; the rate of a draw does not depend on how many."""
+    command = [sys.executable, __file__, "--fits", str(setting.folder), "--speed-only"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+def measure_speed(setting: Setting, samples: int = 5, rounds: int = 6) -> dict[str, Any]:
+    """Matrix products and profiles take turns, both for seconds: they share what disturbs them."""
+    q0, _ = setting.fits()
+    path = geodesic(q0, setting.aligned("w2").posterior)
+    product, product_flops = matmul(repeats=200)
+
+    def profiled() -> None:
+        setting.measure(path, points=25, samples=samples)
+
+    taken = interleaved({"matmul": product, "profile": profiled}, rounds)
+    # The draws and the mean network, at every point.
+    flops = network_flops() * len(setting.data.test) * 25 * (samples + 1)
+    rates = [
+        {"matmul_gflops": product_flops / a / 1e9, "profile_gflops": flops / b / 1e9}
+        for a, b in zip(taken["matmul"], taken["profile"], strict=True)
+    ]
+    shares = [r["profile_gflops"] / r["matmul_gflops"] for r in rates]
+    return {
+        "points": 25,
+        "samples_per_round": samples,
+        "examples": len(setting.data.test),
+        "share_of_matmul_rate_median": float(np.median(shares)),
+        "share_of_matmul_rate_best_against_best": max(r["profile_gflops"] for r in rates)
+        / max(r["matmul_gflops"] for r in rates),
+        "rounds": rates,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "target_share": 0.7,
+        "target_memory_bytes": 2 << 30,
+    }
+
+
+def stage_unaligned(setting: Setting) -> dict[str, Any]:
+    # Three points and many draws: the draws of an unaligned midpoint differ more.
+    found = setting.measure(geodesic(*setting.fits()), points=3, samples=640)
+    return barrier_numbers(*found)
+
+
+def stage_unaligned_curve(setting: Setting) -> dict[str, Any]:
+    found = setting.measure(geodesic(*setting.fits()), points=13, samples=32)
+    return barrier_numbers(*found)
+
+
+def stage_aligned(setting: Setting) -> dict[str, Any]:
+    found = setting.aligned("w2")
+    path = geodesic(setting.fits()[0], found.posterior)
+    numbers = barrier_numbers(*setting.measure(path, points=25, samples=128))
+    return {
+        **numbers,
+        "distance_before": found.distance_before,
+        "distance_after": found.distance_after,
+        "transpositions": int(found.transpositions.total),
+        "align_seconds": found.seconds,
+    }
+
+
+def stage_l2(setting: Setting) -> dict[str, Any]:
+    path = geodesic(setting.fits()[0], setting.aligned("l2").posterior)
+    return barrier_numbers(*setting.measure(path, points=5, samples=128))
+
+
+def stage_repaired(setting: Setting) -> dict[str, Any]:
+    path = geodesic(setting.fits()[0], setting.aligned("w2").posterior)
+    batch = setting.data.train.x[:1000]
+    numbers: dict[str, Any] = {}
+    plain = None
+    for name, options in {
+        "mean": {},
+        "all": {"scale": "all"},
+        "all, 16 draws": {"scale": "all", "draws": 16, "key": KEY},
+    }.items():
+        fixed = repair(path, setting.apply, batch, symmetry=setting.symmetry(), **options)
+        points = 9 if name == "mean" else 3
+        found, seconds = setting.measure(
+            fixed, points=points, samples=128, plain=plain if points == 9 else None
+        )
+        plain = plain or found.plain
+        numbers[name] = barrier_numbers(found, seconds)
+    return numbers
+
+
+def stage_train(setting: Setting) -> dict[str, Any]:
+    data = setting.data.train.first(10_000)
+    q0, q1 = setting.fits()
+    ends = {"unaligned": q1, "aligned": setting.aligned("w2").posterior}
+    return {
+        name: barrier_numbers(*setting.measure(geodesic(q0, end), data, points=3, samples=64))
+        for name, end in ends.items()
+    }
+
+
+def stage_mixture(setting: Setting) -> dict[str, Any]:
+    return barrier_numbers(*setting.measure(mixture(*setting.fits()), points=25, samples=64))
+
+
+def stage_landscape(setting: Setting) -> dict[str, Any]:
+    q0, q1 = setting.fits()
+    plane = plane_through([q0, q1, setting.aligned("w2").posterior])
+    started = time.perf_counter()
+    found = landscape(
+        plane,
+        setting.apply,
+        setting.data.train.first(2000),
+        points=25,
+        log_prior=setting.problem.log_prior,
+        num_train=setting.problem.num_examples,
+    )
+    seconds = time.perf_counter() - started
+    if setting.figures is not None:
+        from onebasin.report.figures import landscape_figure
+        from onebasin.report.style import save_figure
+
+        save_figure(landscape_figure(found), setting.figures / "landscape.png")
+    return {**found.summary(), "seconds": seconds, "target_seconds": 60}
+
+
+def main() -> None:
+    stages = {
+        name.removeprefix("stage_"): f for name, f in globals().items() if name.startswith("stage_")
+    }
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("stages", nargs="*", choices=[*stages, []])
+    parser.add_argument("--fits", type=Path, required=True, help="folder that keeps the fits")
+    parser.add_argument("--figures", type=Path, help="folder for figures")
+    parser.add_argument("--speed-only", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    setting = Setting(options.fits, options.figures)
+    if options.speed_only:
+        sys.stdout.write(json.dumps(measure_speed(setting)) + "\n")
+        return
+    for name in options.stages or stages:
+        found = stages[name](setting)
+        record("connectivity", {name: found, f"{name}_machine": describe()})
+        short = {k: v for k, v in found.items() if isinstance(v, int | float | str)}
+        sys.stdout.write(f"{name}: {json.dumps(short)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
