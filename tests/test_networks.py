@@ -20,6 +20,7 @@ from onebasin.networks import (
 from onebasin.networks.activations import ACTIVATIONS
 from onebasin.networks.convolution import Conv, conv2d
 from onebasin.networks.normalisation import FilterResponseNorm, ThresholdedLinear
+from onebasin.symmetry import find_symmetry
 from onebasin.trees import leaves_by_path
 
 
@@ -246,7 +247,7 @@ def test_resnet_count(width, classes):
     net = ResNet20(width=width, num_classes=classes)
     shapes = shapes_of(net, (1, 32, 32, 3))
     assert count_of(shapes) == resnet_count(width, 3, classes)
-    # 268,336 weights in convolutions of 3×3, as in He et al. (2016), without the projections.
+    # 19 convolutions of 3×3 and the head make the twenty layers; two projections come on top.
     kernels = {k: v for k, v in leaves_by_path(shapes).items() if k.endswith("kernel")}
     assert len(kernels) == 19 + 2 + 1
     if width == 16:
@@ -366,6 +367,30 @@ def test_wrong_inputs():
         LeNet().init(jax.random.key(0), jnp.zeros((2, 3, 3, 1)))
     with pytest.raises(ValueError, match=r"MLP takes a batch"):
         MLP().init(jax.random.key(0), jnp.zeros(784))
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "sizes"),
+    [
+        (MLP(widths=(6, 5)), (4, 4, 1), [6, 5]),
+        (LeNet(width=3), (8, 8, 1), [3, 6, 24]),
+        (ResNet20(width=2), (8, 8, 3), [2] * 4 + [4] * 4 + [8] * 4),
+    ],
+    ids=["MLP", "LeNet", "ResNet20"],
+)
+def test_symmetries_are_found_through_our_convolution(net, shape, sizes):
+    """However the convolution is computed, tracing must see through it."""
+    params = random_params(net, (1, *shape))
+    x = np.random.default_rng(4).uniform(size=(2, *shape)).astype(np.float32)
+    symmetry = find_symmetry(lambda p, x: net.apply({"params": p}, x), params, x)
+    assert [group.size for group in symmetry.groups] == sizes
+    if isinstance(net, LeNet):
+        places = {place.leaf: place for place in symmetry.groups[1].places}
+        # Channel c of the last maps (2×2 pixels, 6 channels) owns every sixth row from c on.
+        np.testing.assert_array_equal(
+            np.sort(places["Dense_0/kernel"].positions, axis=1),
+            np.arange(6)[:, None] + 6 * np.arange(4),
+        )
 
 
 # --- configs ---------------------------------------------------------------------------------
