@@ -55,7 +55,7 @@ def test_profiles_are_drawn_with_bands_units_and_names(profiles):
     assert "nats per example" in loss.get_ylabel()
     assert "%" in accuracy.get_ylabel()
     assert len(loss.collections) == 2  # one band for each curve
-    names = [text.get_text() for text in loss.get_legend().get_texts()]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names[0].startswith("geodesic: barrier")
     # Curves differ in colour, marker and dash.
     lines = [line for line in accuracy.get_lines() if line.get_marker() != "None"]

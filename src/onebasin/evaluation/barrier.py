@@ -20,7 +20,7 @@ from onebasin.evaluation.strata import strata
 from onebasin.paths import Displacement, Mixing, Path, Repaired, line
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Profile:
     """Loss and accuracy along a path, with Monte Carlo errors.
 

@@ -20,7 +20,7 @@ from onebasin.posterior import Samples
 from onebasin.trees import Tree, check_same_shapes, leaves_by_path, tree_dot
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plane:
     """origin + a·u + b·v, with the coordinates of the points it was laid through.
 
@@ -39,7 +39,7 @@ class Plane:
         return _on_plane(self.origin, self.u, self.v, a, b)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Landscape:
     """Values on a grid of a plane: [len(b), len(a)], row by row of b.
 

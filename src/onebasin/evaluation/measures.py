@@ -37,7 +37,7 @@ def brier(p: Any, y: Any) -> float:
     return float((probs**2).sum(-1).mean())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reliability:
     """Confidence against accuracy in bins of confidence, and what they add up to.
 

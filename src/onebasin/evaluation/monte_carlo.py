@@ -29,7 +29,7 @@ from onebasin.evaluation.streaming import Blocks, along, cut
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Points:
     """What is known of the loss at the points t, all [points] unless said otherwise."""
 

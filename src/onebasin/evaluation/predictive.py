@@ -14,7 +14,7 @@ from onebasin.evaluation.streaming import Blocks, cut, log_probabilities, plain_
 from onebasin.posterior import LowRank, MeanField, Mixture, Samples
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Predictive:
     """A predictive distribution over classes for every example.
 
@@ -43,7 +43,7 @@ class Predictive:
         return len(self.log_probs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PredictiveMoments:
     """Mean and standard deviation of the predictive of a regression, [n, ...]."""
 

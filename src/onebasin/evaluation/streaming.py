@@ -26,7 +26,7 @@ BATCH_BYTES = 1 << 26  # the largest array inside the network, for one small bat
 LARGEST_BATCH = 2048  # more rows than this make matrix products no faster
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Blocks:
     """The data cut into blocks of equal shape: `batches` × `batch` rows, the last one padded."""
 

@@ -25,7 +25,7 @@ from onebasin.trees import Tree, check_same_shapes, leaves_by_path
 Kind = Literal["line", "geodesic", "displacement"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Displacement:
     """The path t → (1−t)·q0 + t·q1 in the parameters of q0 and q1, which are coupled already.
 

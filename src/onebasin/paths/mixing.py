@@ -9,7 +9,7 @@ from onebasin.paths.points import check_ends, check_t
 from onebasin.posterior import Mixture
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mixing:
     """t → the mixture with weights (1−t, t).
 

@@ -50,7 +50,7 @@ class Lever:
     shift: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Repaired:
     """A path with the statistics of its hidden units restored; made by `repair`.
 

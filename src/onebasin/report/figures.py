@@ -33,7 +33,8 @@ def profile_figure(
         curves[name] = found
     classifies = all(np.isfinite(p.accuracy).all() for p in curves.values())
     with paper():
-        figure = Figure(figsize=(PAGE if classifies else COLUMN, 2.5), layout="constrained")
+        width = PAGE if classifies else COLUMN
+        figure = Figure(figsize=(width, 2.4 + 0.16 * len(curves)), layout="constrained")
         axes = figure.subplots(1, 2 if classifies else 1, squeeze=False)[0]
         for i, (name, found) in enumerate(curves.items()):
             _curve(axes[0], found, name, i, means)
@@ -47,7 +48,8 @@ def profile_figure(
             ax.set_xlim(0, 1)
         if classifies:
             axes[1].set_ylabel("accuracy (%)")
-        axes[0].legend()
+        # Above the plots: a barrier fills the middle of its own.
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center")
     return figure
 
 
@@ -117,7 +119,9 @@ def landscape_figure(found: Landscape, value: str | None = None) -> Figure:
         "accuracy": lambda v: 100 * v,
     }[value](values)
     with paper():
-        figure = Figure(figsize=(COLUMN, 2.9), layout="constrained")
+        tall = np.ptp(found.b) / np.ptp(found.a) if "distance" in found.plane.unit else 1.0
+        height = float(np.clip(0.62 * COLUMN * tall, 1.4, 4.5)) + 0.6
+        figure = Figure(figsize=(COLUMN, height), layout="constrained")
         ax = figure.subplots()
         levels = _levels(shown, value)
         filled = ax.contourf(
@@ -127,9 +131,10 @@ def landscape_figure(found: Landscape, value: str | None = None) -> Figure:
             levels=levels,
             cmap="cividis" if value == "accuracy" else "cividis_r",
         )
-        # The same few lines in ink, so that the shape survives a copy without colour.
+        # A few lines in ink, so that the shape survives a copy without colour.
         ax.contour(found.a, found.b, shown, levels=levels[1:-1:2], colors="white", linewidths=0.4)
-        bar = figure.colorbar(filled, ax=ax, label=labels[value], format="%.3g")
+        bar = figure.colorbar(filled, ax=ax, label=labels[value], ticks=levels[::2], pad=0.02)
+        bar.ax.set_yticklabels([f"{level:,.6g}" for level in levels[::2]])
         bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
         for i, (point, name) in enumerate(zip(found.plane.points, found.plane.names, strict=True)):
             ax.plot(
@@ -150,8 +155,8 @@ def landscape_figure(found: Landscape, value: str | None = None) -> Figure:
             )
         if "distance" in found.plane.unit:
             ax.set_aspect("equal")
-        ax.set_xlabel(f"first direction ({found.plane.unit})")
-        ax.set_ylabel("second direction")
+        ax.set_xlabel(found.plane.unit)
+        ax.set_ylabel(found.plane.unit if tall > 0.9 else "distance")
         ax.xaxis.set_major_locator(MaxNLocator(6))
         ax.grid(False)
     return figure
@@ -162,10 +167,11 @@ def _levels(values: np.ndarray, value: str) -> np.ndarray:
     low, high = float(values.min()), float(values.max())
     if value == "accuracy" or high <= low:
         return np.linspace(low, high if high > low else low + 1, 13)
-    # Between the tenth smallest value, of the basin's floor, and the walls.
+    # Between the tenth smallest value, of the basin's floor, and the walls; two digits each.
     floor = np.sort(values.ravel())[min(10, values.size - 1)]
-    start = max(floor, low + 1e-3 * (high - low))
-    return np.concatenate([[low], np.geomspace(max(start, 1e-12), high, 12)])
+    start = max(floor, low + 1e-3 * (high - low), 1e-12)
+    rounded = [float(f"{level:.2g}") for level in np.geomspace(start, high, 12)]
+    return np.unique([float(f"{low:.2g}"), *rounded])
 
 
 def reliability_figure(found: Mapping[str, Reliability]) -> Figure:
@@ -179,9 +185,9 @@ def reliability_figure(found: Mapping[str, Reliability]) -> Figure:
         for i, (name, one) in enumerate(found.items()):
             full = one.count > 0
             style = _line(i)
-            # The standard error of a share, in each bin.
-            n = np.maximum(one.count[full], 1)
-            error = Z * np.sqrt(one.accuracy[full] * (1 - one.accuracy[full]) / n)
+            share = one.accuracy[full]
+            low, high = _wilson(share, one.count[full])
+            error = np.maximum([share - low, high - share], 0.0)
             ax.errorbar(
                 one.confidence[full],
                 one.accuracy[full],
@@ -193,11 +199,19 @@ def reliability_figure(found: Mapping[str, Reliability]) -> Figure:
             middles = (one.edges[:-1] + one.edges[1:]) / 2
             share = one.count / one.count.sum()
             counts.step(middles, share, where="mid", color=style["color"], linestyle=DASHES[i])
-        ax.set_ylim(0, 1)
+        ax.set_ylim(0, 1.02)
         ax.set_xlim(0, 1)
-        ax.set_ylabel("accuracy")
-        counts.set_ylabel("share")
+        ax.set_ylabel("accuracy, with 95 % intervals")
+        counts.set_ylabel("share of\nexamples")
         counts.set_yscale("log")
         counts.set_xlabel("confidence of the most probable class")
-        ax.legend(loc="upper left")
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center")
     return figure
+
+
+def _wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's interval of a share, which is sensible at 0 and 1 and for few examples."""
+    scale = 1 + Z**2 / count
+    centre = (share + Z**2 / (2 * count)) / scale
+    half = Z * np.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2)) / scale
+    return centre - half, centre + half
