@@ -66,11 +66,14 @@ class Matcher:
             self.table.indices[name] = found.columns
             known.add(name)
 
-    def descend(self, orders: "Orders", max_sweeps: int) -> Descent:
-        """Visit groups until none can gain, or `max_sweeps` sweeps have been made."""
+    def descend(self, orders: "Orders", max_sweeps: int, score: float | None = None) -> Descent:
+        """Visit groups until none can gain, or `max_sweeps` sweeps have been made.
+
+        `score` is that of where the table lies, if it is known.
+        """
         table = self.table
         neighbours = table.neighbours()
-        score = table.total()
+        score = table.total() if score is None else score
         self.trace.add(score)
         waiting = set(table.groups)
         sweeps = 0
@@ -110,8 +113,9 @@ class Matcher:
         if gain <= noise:
             return 0.0
         if quadratic:
-            gain = table.total({**table.indices, name: found.columns}) - score
-            if gain <= noise:
+            total = table.total({**table.indices, name: found.columns})
+            gain = total - score
+            if gain <= max(noise, float(np.finfo(matrix.dtype).eps) * abs(total)):
                 return 0.0
         table.indices[name] = found.columns
         return gain

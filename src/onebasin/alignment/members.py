@@ -94,12 +94,13 @@ def match(
     problem = Problem(symmetry, target, mover)
     lies = Permutation(start)
     matcher = Matcher(ScoreTable(problem, lies), Trace())
-    before = matcher.table.total()
+    before = score = matcher.table.total()
     if forward:
         matcher.forward()
-        if matcher.table.total() <= before:
-            matcher = Matcher(ScoreTable(problem, lies), Trace())
-    end = matcher.descend(Orders("forward"), max_sweeps)
+        score = matcher.table.total()
+        if score <= before:
+            matcher, score = Matcher(ScoreTable(problem, lies), Trace()), before
+    end = matcher.descend(Orders("forward"), max_sweeps, score)
     if end.score <= before:
         return Match(start, 0.0)
     return Match(dict(matcher.table.indices), end.score - before)

@@ -114,8 +114,8 @@ def align(
     best: tuple[Descent, Matcher] | None = None
     for number, start in enumerate(chosen):
         since = time.perf_counter()
-        matcher = _begin(start, problem, q, to, symmetry, key, number)
-        end = matcher.descend(Orders(order, (*seed, number)), max_sweeps)
+        matcher, score = _begin(start, problem, q, to, symmetry, key, number)
+        end = matcher.descend(Orders(order, (*seed, number)), max_sweeps, score)
         if search is not None:
             end = search.improve(matcher, end, Orders(order, (*seed, number)), max_sweeps)
         if objective.relinearise:
@@ -175,25 +175,27 @@ def _begin(
     symmetry: Symmetry,
     key: jax.Array | None,
     number: int,
-) -> Matcher:
+) -> tuple[Matcher, float | None]:
+    """A matcher at its start, and the score there if it is known already."""
     trace = Trace()
     if isinstance(start, Permutation):
-        return Matcher(ScoreTable(problem, start), trace)
+        return Matcher(ScoreTable(problem, start), trace), None
     if not isinstance(start, str):
         found = align(q, to=to, symmetry=symmetry, objective=start)
-        return Matcher(ScoreTable(problem, found.permutation), trace)
+        return Matcher(ScoreTable(problem, found.permutation), trace), None
     if start == "random":
         assert key is not None
         where = symmetry.random(key=jax.random.fold_in(key, number))
-        return Matcher(ScoreTable(problem, where), trace)
+        return Matcher(ScoreTable(problem, where), trace), None
     matcher = Matcher(ScoreTable(problem, symmetry.identity()), trace)
     if start == "identity":
-        return matcher
+        return matcher, None
     lies = matcher.table.total() if start == "auto" else -np.inf
     matcher.forward()
-    if matcher.table.total() <= lies:
-        return Matcher(ScoreTable(problem, symmetry.identity()), trace)
-    return matcher
+    score = matcher.table.total()
+    if score <= lies:
+        return Matcher(ScoreTable(problem, symmetry.identity()), trace), lies
+    return matcher, score
 
 
 def _follow_tangents(
