@@ -171,6 +171,11 @@ def repair(
         symmetry = find_symmetry(apply, params, x[:2], state=state)
     statistics = _Statistics(members, apply, x, symmetry)
     levers, reasons = _find_levers(statistics)
+    seen = {layer.kernel for layer in statistics.layers}
+    for group in symmetry.groups:
+        for place in group.places:
+            if place.role == "incoming" and place.leaf not in seen:
+                reasons[place.leaf] = "its channels cannot be recorded"
     kept = tuple(statistics.layers[lever.layer].kernel for lever in levers)
     source = "the mean network" if draws == 0 and not of_samples else f"{len(members)} draws"
     return Repaired(path, kept, reasons, source, scale, tuple(levers), statistics)

@@ -109,7 +109,7 @@ def landscape_figure(found: Landscape, value: str | None = None) -> Figure:
     if values is None:
         raise ValueError(f"this landscape has no '{value}'; give a log_prior when making it")
     labels = {
-        "log_posterior": "log posterior below its maximum (nats)",
+        "log_posterior": "drop of the log posterior (nats)",
         "nll": "negative log likelihood (nats per example)",
         "accuracy": "accuracy (%)",
     }
