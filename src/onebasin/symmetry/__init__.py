@@ -1,6 +1,7 @@
 """Permutation symmetries of networks, found by tracing them."""
 
 from onebasin.symmetry.check import NotASymmetry as NotASymmetry
+from onebasin.symmetry.check import UncheckedWarning as UncheckedWarning
 from onebasin.symmetry.permutation import Permutation as Permutation
 from onebasin.symmetry.permutation import Transpositions as Transpositions
 from onebasin.symmetry.permutation import stack as stack

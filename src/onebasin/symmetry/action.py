@@ -25,6 +25,10 @@ def move_tree(
     indices: Mapping[str, np.ndarray],
 ) -> Tree:
     """Every leaf gathered along its axes by the groups' indices, after `lead` leading axes."""
+    if lead == 0 and any(index.ndim == 2 for index in indices.values()):
+        raise ValueError(
+            "a permutation for each draw moves Samples; take one of them with .draw(index)"
+        )
     cache: dict[Layout, np.ndarray] = {}
 
     def index_of(layout: Layout) -> np.ndarray:
@@ -49,8 +53,6 @@ def gather(array: Any, by_axis: Mapping[int, np.ndarray]) -> Any:
     An index of two dimensions, [draws, n], moves each entry of the leading axis by its own row.
     """
     stacked = any(index.ndim == 2 for index in by_axis.values())
-    if stacked and 0 in by_axis:
-        raise ValueError("a stacked permutation moves Samples, whose leaves hold stacked draws")
     draws = next((len(index) for index in by_axis.values() if index.ndim == 2), None)
     if draws is not None and draws != array.shape[0]:
         raise ValueError(
@@ -65,7 +67,12 @@ def gather(array: Any, by_axis: Mapping[int, np.ndarray]) -> Any:
             _take(out, draw, {a - 1: p[i] if p.ndim == 2 else p for a, p in by_axis.items()})
     else:
         _take(moved, host, by_axis)
-    return jax.device_put(moved, may_alias=True) if isinstance(array, jax.Array) else moved
+    if not isinstance(array, jax.Array):
+        return moved
+    if moved.dtype.itemsize < 8:
+        return jax.device_put(moved, may_alias=True)
+    with jax.enable_x64(True):  # outside of it, double precision would be cut to single
+        return jax.device_put(moved, may_alias=True)
 
 
 def _take(out: np.ndarray, array: np.ndarray, by_axis: Mapping[int, np.ndarray]) -> None:

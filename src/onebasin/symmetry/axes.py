@@ -17,7 +17,7 @@ is too cautious loses symmetry and never correctness.
 """
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,31 @@ def atom(size: int) -> Axis:
 
 
 def resolve(axis: Axis) -> Axis:
-    """The axis in normal form, with every definition looked up."""
+    """The axis in normal form, with every definition looked up.
+
+    Definitions can form chains as long as an axis has been cut, so they are brought into normal
+    form innermost first, without recursion.
+    """
+    pending: list[tuple[Axis, bool]] = [(axis, False)]
+    seen: set[int] = set()
+    while pending:
+        node, visited = pending.pop()
+        if isinstance(node, Atom) and node.definition is not None:
+            if visited:
+                node.definition = _normal(node.definition)
+            elif id(node) not in seen:
+                seen.add(id(node))
+                pending += [(node, True), (node.definition, False)]
+        elif isinstance(node, Product | Concat):
+            pending += [(part, False) for part in node.parts]
+    return _normal(axis)
+
+
+def _normal(axis: Axis) -> Axis:
+    """Normal form, given that the definitions of all atoms inside are in normal form."""
     match axis:
         case Atom():
-            if axis.definition is None:
-                return axis
-            axis.definition = resolve(axis.definition)
-            return axis.definition
+            return axis if axis.definition is None else axis.definition
         case Product(parts):
             return product(parts)
         case Concat(parts):
@@ -183,7 +201,7 @@ def _join(a: Axis, b: Axis) -> Axis:
         return a
     if isinstance(a, Product) and isinstance(b, Product):
         return product(_zip(list(a.parts), list(b.parts), _split_off))
-    return concat(_zip(_pieces(a), _pieces(b), _cut_off))
+    return concat(_zip(*_same_pieces(a, b), _cut_off))
 
 
 def _zip(left: "list[Axis]", right: "list[Axis]", divide) -> "list[Axis]":
@@ -201,8 +219,30 @@ def _zip(left: "list[Axis]", right: "list[Axis]", divide) -> "list[Axis]":
     return joined
 
 
-def _pieces(axis: Axis) -> "list[Axis]":
-    return list(axis.parts) if isinstance(axis, Concat) else [axis]
+def _same_pieces(a: Axis, b: Axis) -> "tuple[list[Axis], list[Axis]]":
+    """The pieces of two concatenations, cut alike first where they share atoms.
+
+    An array against its own rotation ties an atom to parts of itself: dividing it piece by piece
+    as they meet would go round and round, one position at a time. The greatest common divisor of
+    all lengths is what it comes to in the end.
+    """
+    left: list[Axis] = list(a.parts) if isinstance(a, Concat) else [a]
+    right: list[Axis] = list(b.parts) if isinstance(b, Concat) else [b]
+    sizes = [[piece.size for piece in pieces] for pieces in (left, right)]
+    if sizes[0] == sizes[1] or set(atoms_in(a)).isdisjoint(atoms_in(b)):
+        return left, right
+    step = gcd(*sizes[0], *sizes[1])
+    if step == 1:
+        raise CannotTie
+    return _in_steps(a, step), _in_steps(b, step)
+
+
+def _in_steps(axis: Axis, step: int) -> "list[Axis]":
+    pieces: list[Axis] = []
+    while axis.size > step:
+        first, axis = _cut_off(axis, step)
+        pieces.append(first)
+    return [*pieces, axis]
 
 
 def _with_fresh_atoms(axis: Axis) -> Axis:

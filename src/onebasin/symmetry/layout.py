@@ -13,6 +13,8 @@ from math import prod
 
 import numpy as np
 
+MOST_PARTS = 6  # of a concatenation, in text
+
 
 @dataclass(frozen=True)
 class Fixed:
@@ -146,4 +148,5 @@ def describe(layout: Layout) -> str:
                 f"({describe(p)})" if isinstance(p, Concat) else describe(p) for p in parts
             )
         case Concat(parts):
-            return "+".join(describe(p) for p in parts)
+            shown = [describe(p) for p in parts[:MOST_PARTS]]
+            return "+".join(shown) + ("+…" if len(parts) > MOST_PARTS else "")

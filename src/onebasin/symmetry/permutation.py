@@ -77,11 +77,11 @@ def _validated(name: str, values: object) -> np.ndarray:
             f"group '{name}' needs integer indices of shape [n] or [draws, n], "
             f"got {given.dtype} of shape {given.shape}"
         )
-    indices = np.array(given, np.int32)
-    if not (np.sort(indices, axis=-1) == np.arange(indices.shape[-1])).all():
+    if not (np.sort(given, axis=-1) == np.arange(given.shape[-1])).all():
         raise ValueError(
-            f"group '{name}' does not hold every index from 0 to {indices.shape[-1] - 1} once"
+            f"group '{name}' does not hold every index from 0 to {given.shape[-1] - 1} once"
         )
+    indices = np.array(given, np.int32)
     indices.setflags(write=False)
     return indices
 

@@ -62,17 +62,25 @@ class Recorder:
         symmetry: Symmetry,
         state: Tree = None,
     ) -> None:
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(x)):
+            raise ValueError("recording needs a batch of numbers, not only its shape")
         self.x, self.symmetry, self.has_state = x, symmetry, state is not None
         self.traced = trace_network(apply, params, x, state)
         self._names = _atoms_of_groups(self.traced, symmetry)
 
     def units(self, params: Tree, state: Tree = None) -> dict[str, jax.Array]:
-        """Every group's units after the nonlinearity, [units, observations]."""
-        return self._units(params, self.x, state)
+        """The units of every group that can be seen, after the nonlinearity, [units, data]."""
+        return self._units(params, self.x, self._own(state))
 
     def pre_activations(self, params: Tree, state: Tree = None) -> list[jax.Array]:
         """For each of `layers`, its channels before the nonlinearity, [channels, observations]."""
-        return self._pre_activations(params, self.x, state)
+        return self._pre_activations(params, self.x, self._own(state))
+
+    def _own(self, state: Tree) -> Tree:
+        if (state is not None) != self.has_state:
+            needed = "needs" if self.has_state else "has no"
+            raise ValueError(f"this network {needed} running statistics; pass state accordingly")
+        return state
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -128,13 +136,17 @@ class Recorder:
                 for atom in ax.atoms_in(axis):
                     if atom in self._names and self._reads(contraction.kernel, atom):
                         sources[self._names[atom]].setdefault(data.site, data)  # pyright: ignore
-        for name, values in sources.items():
-            if not values:
-                raise ValueError(
-                    f"the units of group '{name}' cannot be recorded: no layer outside a loop "
-                    "reads them; align this network by its weights"
-                )
-        return {name: list(values.values()) for name, values in sources.items()}
+        return {name: list(values.values()) for name, values in sources.items() if values}
+
+    @cached_property
+    def unseen(self) -> tuple[str, ...]:
+        """Groups that cannot be recorded: no layer outside a loop reads them.
+
+        So it is with the dimensions inside attention queries and keys, and with the state of a
+        recurrent cell that only the cell itself reads.
+        """
+        seen = self._sources()
+        return tuple(group.name for group in self.symmetry.groups if group.name not in seen)
 
     def _reads(self, kernel: str, atom: Atom) -> bool:
         roles = self.traced.trace.roles
@@ -186,8 +198,14 @@ def record(
     *,
     state: Tree = None,
 ) -> dict[str, jax.Array]:
-    """Every group's units after the nonlinearity on a batch, [units, observations]."""
-    return Recorder(apply, params, x, symmetry, state).units(params, state)
+    """The units of every group after the nonlinearity on a batch, [units, observations]."""
+    recorder = Recorder(apply, params, x, symmetry, state)
+    if recorder.unseen:
+        raise ValueError(
+            f"the units of group '{recorder.unseen[0]}' cannot be recorded: no layer outside a "
+            "loop reads them; align this network by its weights"
+        )
+    return recorder.units(params, state)
 
 
 def _atoms_of_groups(traced: Traced, symmetry: Symmetry) -> dict[Atom, str]:

@@ -74,12 +74,22 @@ def run(jaxpr: Any, values: Sequence[Value], trace: Trace) -> list[Value]:
                 if value.leaf is not None:
                     trace.first_use.setdefault(value.leaf)
         results = RULES.get(eqn.primitive.name, without_rule)(eqn, operands, trace)
+        if not _fit(results, eqn):
+            results = without_rule(eqn, operands, trace)
         for i, (variable, value) in enumerate(zip(eqn.outvars, results, strict=True)):
             if value.site is None and outer is not None:
                 value = replace(value, site=(*outer, index, -1 - i))
             known[variable] = _with_lineage(value, eqn.primitive.name, operands)
     trace.path = outer
     return [read(atom) for atom in jaxpr.jaxpr.outvars]
+
+
+def _fit(results: Sequence[Value], eqn: Any) -> bool:
+    """Whether a rule's results have the sizes they must have; a rule that errs is not believed."""
+    return all(
+        tuple(axis.size for axis in value.axes) == output_shape(eqn, i)
+        for i, value in enumerate(results)
+    )
 
 
 def _with_lineage(value: Value, primitive: str, operands: Sequence[Value]) -> Value:

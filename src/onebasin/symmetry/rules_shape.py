@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from onebasin.symmetry.axes import Axis, Uniform, concat, cut, fix, join, product, split
+from onebasin.symmetry.axes import Axis, Uniform, concat, cut, fix, product, split
 from onebasin.symmetry.rules import (
     NO_AXES,
     Shift,
@@ -144,6 +144,46 @@ def _concatenate(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]
     return [Value(elementwise(shape, others))]
 
 
+@rule("stack")
+def _stack(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+    del trace
+    shape, new = output_shape(eqn), eqn.params["axis"]
+    rest = elementwise((*shape[:new], *shape[new + 1 :]), values)
+    return [Value((*rest[:new], *fixed_shape([shape[new]]), *rest[new:]))]
+
+
+@rule("unstack")
+def _unstack(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+    del trace
+    value, gone = values[0], eqn.params["axis"]
+    fix(value.axes[gone])
+    return [Value((*value.axes[:gone], *value.axes[gone + 1 :]))] * len(eqn.outvars)
+
+
+@rule("tile")
+def _tile(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+    del trace
+    repeats = eqn.params["reps"]
+    axes = [product([Uniform(n), a]) for n, a in zip(repeats, values[0].axes, strict=True)]
+    return [Value(tuple(axes))]
+
+
+@rule("debug_callback", "debug_print")
+def _look(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Looking at a value changes nothing."""
+    del values, trace
+    return [Value(fixed_shape(output_shape(eqn, i))) for i in range(len(eqn.outvars))]
+
+
+@rule("psum", "pmax", "pmin")
+def _positional_reduce(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Under vmap a collective over the mapped axis is a reduction of an ordinary one."""
+    axes = eqn.params["axes"]
+    if eqn.params["axis_index_groups"] is not None or not all(isinstance(a, int) for a in axes):
+        return without_rule(eqn, values, trace)
+    return [Value(tuple(a for i, a in enumerate(v.axes) if i not in axes)) for v in values]
+
+
 @rule("pad")
 def _pad(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
     """Padding lays one value along the whole margin, so the margin is uniform."""
@@ -173,12 +213,13 @@ def slice_axis(axis: Axis, start: int, stop: int, stride: int = 1) -> Axis:
         if (start, stop) == (0, axis.size):
             return axis
         return cut(axis, [start, stop - start, axis.size - stop])[1]
-    if axis.size % stride == 0 and start < stride and axis.size - stop < stride:
+    taken = len(range(start, stop, stride))
+    if axis.size % stride == 0 and start < stride and taken * stride == axis.size:
         rows, column = split(axis, [axis.size // stride, stride])
         fix(column)
         return rows
     fix(axis)
-    return fixed_shape([len(range(start, stop, stride))])[0]
+    return fixed_shape([taken])[0]
 
 
 @rule("slice")
@@ -242,9 +283,13 @@ def _reverse(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
 
 @rule("sort")
 def _sort(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Operands are ordered by the first, slice by slice: the other axes tie all of them."""
+    """Sorting one array forgets its order; sorting several by one ties all of them."""
     del trace
     dimension = eqn.params["dimension"]
+    if len(values) == 1:
+        axes = list(values[0].axes)
+        axes[dimension] = fixed_shape([axes[dimension].size])[0]
+        return [Value(tuple(axes))]
     fixed = [_with_fixed(value, [dimension]) for value in values]
     tied = Value(elementwise(output_shape(eqn), fixed))
     return [tied] * len(eqn.outvars)
@@ -270,64 +315,3 @@ def _iota(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
     shape, along = output_shape(eqn), eqn.params["dimension"]
     fixed = fixed_shape(shape)
     return [Value(tuple(fixed[i] if i == along else Uniform(n) for i, n in enumerate(shape)))]
-
-
-@rule("gather")
-def _gather(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Whole slices are left alone (an embedding's features); indexed axes must stay."""
-    operand, indices = values
-    numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
-    operand_batch = tuple(numbers.operand_batching_dims)
-    indices_batch = tuple(numbers.start_indices_batching_dims)
-    for mine, theirs in zip(operand_batch, indices_batch, strict=True):
-        join(operand.axes[mine], indices.axes[theirs])
-    fix(indices.axes[-1])
-    hidden = (*numbers.collapsed_slice_dims, *operand_batch)
-    windows = [i for i in range(len(operand.axes)) if i not in hidden]
-    for i, axis in enumerate(operand.axes):
-        if i in windows and sizes[i] == axis.size:
-            trace.note(operand, i, "incoming")  # an embedding computes what it looks up
-        elif i not in operand_batch:
-            fix(axis)
-    batch = iter(indices.axes[:-1])
-    window = iter(windows)
-    axes: list[Axis] = []
-    for i, size in enumerate(output_shape(eqn)):
-        if i in numbers.offset_dims:
-            source = next(window)
-            whole = sizes[source] == operand.axes[source].size
-            axes.append(operand.axes[source] if whole else fixed_shape([size])[0])
-        else:
-            axes.append(next(batch))
-    return [Value(tuple(axes))]
-
-
-@rule("dynamic_slice")
-def _dynamic_slice(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Where it starts is data, so an axis it cuts must stay."""
-    del trace
-    shape = output_shape(eqn)
-    return [Value(tuple(_whole_or_fixed(values[0].axes[i], n) for i, n in enumerate(shape)))]
-
-
-@rule("dynamic_update_slice")
-def _dynamic_update_slice(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
-    operand, update = values[:2]
-    axes: list[Axis] = []
-    for mine, theirs in zip(operand.axes, update.axes, strict=True):
-        if mine.size == theirs.size:
-            axes.append(join(mine, theirs))
-        else:
-            fix(theirs)
-            fix(mine)
-            axes.append(fixed_shape([mine.size])[0])
-    del eqn
-    return [Value(tuple(axes))]
-
-
-def _whole_or_fixed(axis: Axis, size: int) -> Axis:
-    if axis.size == size:
-        return axis
-    fix(axis)
-    return fixed_shape([size])[0]

@@ -1,5 +1,6 @@
 """The permutation symmetries of a network: groups of axes that move together."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -137,7 +138,7 @@ class Symmetry:
             for where, leaves in shapes.items()
         }
         for name, places in groups.items():
-            for leaf, axis, *around in places:
+            for leaf, axis, before, after in map(_read_place, _listed(name, places)):
                 where = "state:" if leaf.startswith("state:") else ""
                 leaf = leaf.removeprefix("state:")
                 if leaf not in shapes[where]:
@@ -147,7 +148,6 @@ class Symmetry:
                     raise ValueError(
                         f"group '{name}' names axis {axis} of '{leaf}', which has shape {shape}"
                     )
-                before, after = around[0] if around else (1, 1)
                 size, rest = divmod(shape[axis], before * after)
                 if rest:
                     raise ValueError(
@@ -181,18 +181,21 @@ class Symmetry:
         """
         seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
         indices = {}
+        counts: Mapping[str, Any] = (
+            transpositions
+            if isinstance(transpositions, Mapping)
+            else {group.name: transpositions for group in self.groups}
+        )
+        for name in counts:
+            self[name]  # an unknown group is an error
         for i, group in enumerate(self.groups):
             rng = np.random.default_rng([*seed, i])
             if transpositions is None:
                 indices[group.name] = rng.permutation(group.size)
                 continue
-            count = (
-                transpositions.get(group.name, 0)
-                if isinstance(transpositions, Mapping)
-                else transpositions
-            )
             try:
-                indices[group.name] = perm.with_transpositions(group.size, int(count), rng)
+                count = operator.index(counts.get(group.name, 0))
+                indices[group.name] = perm.with_transpositions(group.size, count, rng)
             except ValueError as error:
                 raise ValueError(f"group '{group.name}': {error}") from None
         return Permutation(indices)
@@ -209,6 +212,8 @@ class Symmetry:
 
         A stacked permutation moves each draw of `Samples` by its own.
         """
+        if not isinstance(permutation, Permutation):
+            raise ValueError(f"act needs a Permutation, got a {type(permutation).__name__}")
         indices = self._own(permutation).indices
         if not hasattr(target, "relabel"):
             self.check_shapes(target)
@@ -270,6 +275,26 @@ class Symmetry:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{group.name}: {group.size}" for group in self.groups)
         return f"Symmetry({len(self.groups)} groups; {sizes})"
+
+
+def _listed(name: str, places: Any) -> Sequence[Any]:
+    if isinstance(places, str) or not isinstance(places, Sequence) or not places:
+        raise ValueError(f"group '{name}' needs a list of places, each (leaf, axis)")
+    return [(name, place) for place in places]
+
+
+def _read_place(named: tuple[str, Any]) -> tuple[str, int, int, int]:
+    """(leaf, axis) or (leaf, axis, (before, after)), or an error that says so."""
+    name, place = named
+    match place:
+        case (str(leaf), int(axis)):
+            return leaf, axis, 1, 1
+        case (str(leaf), int(axis), (int(before), int(after))) if before > 0 and after > 0:
+            return leaf, axis, before, after
+    raise ValueError(
+        f"group '{name}' has the place {place!r}, which is neither (leaf, axis) nor "
+        "(leaf, axis, (before, after)) with whole numbers above zero"
+    )
 
 
 def _used_first(layouts: Layouts, groups: Mapping[str, Any]) -> Layouts:

@@ -12,7 +12,7 @@ from jax.interpreters import partial_eval
 
 from onebasin.symmetry import axes as ax
 from onebasin.symmetry import layout as lay
-from onebasin.symmetry import rules_linear, rules_shape  # noqa: F401  # they register rules
+from onebasin.symmetry import rules_indexing, rules_linear, rules_shape  # noqa: F401
 from onebasin.symmetry.axes import Atom, Axis
 from onebasin.symmetry.check import check as check_symmetry
 from onebasin.symmetry.rules import Trace, Value, fixed_shape
@@ -20,7 +20,7 @@ from onebasin.symmetry.rules_control import run
 from onebasin.symmetry.symmetry import Symmetry
 from onebasin.trees import Tree, leaves_by_path
 
-STATE = "state:"  # key paths of running statistics carry this in front while tracing
+STATE = "\0state:"  # in front of key paths of running statistics while tracing
 
 
 class NoRuleWarning(UserWarning):
@@ -132,6 +132,12 @@ def trace_network(apply: Callable[..., Any], params: Tree, x: Any, state: Tree =
     named = leaves_by_path(params)
     if not named:
         raise ValueError("the params tree has no leaves; pass the network's parameters")
+    for name, leaf in named.items():
+        if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float | complex):
+            raise ValueError(
+                f"params leaf '{name}' is a {type(leaf).__name__}, not an array; pass arrays only "
+                "(for an Equinox module, networks.from_equinox takes them out)"
+            )
     state_named = {STATE + name: leaf for name, leaf in leaves_by_path(state).items()}
     operands = (params, x) if state is None else (params, x, state)
     closed = jax.make_jaxpr(apply)(*operands)

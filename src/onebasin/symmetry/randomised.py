@@ -1,0 +1,210 @@
+"""A network at random parameters near its own, for checking its symmetries on numbers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from onebasin.trees import Tree, path_name
+
+
+class CannotRun(ValueError):
+    """The network says nothing at randomised parameters."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of a network, leaf by leaf, as real numbers in double precision."""
+
+    leaves: tuple[np.ndarray, ...]
+
+    @property
+    def telling(self) -> bool:
+        """Whether they are finite and not all alike, so that a change could show."""
+        values = np.concatenate(self.leaves) if self.leaves else np.zeros(0)
+        if not values.size or not np.isfinite(values).all():
+            return False
+        return bool(values.any()) if values.size == 1 else bool(np.ptp(values) > 0)
+
+    def distance(self, reference: "Outputs") -> float:
+        """The largest change of any leaf, relative to how far the leaf spreads.
+
+        A large common offset must not hide a change, and a leaf that is constant (or one number)
+        has no spread but its own size.
+        """
+        furthest = 0.0
+        for mine, theirs in zip(self.leaves, reference.leaves, strict=True):
+            spread = np.ptp(theirs)
+            size = np.abs(theirs).max()
+            # Differences of this size relative to the offset are the last digits of a double.
+            floor = 1e-13 * size
+            scale = spread if spread > floor else size
+            change = np.abs(mine - theirs).max()
+            if scale > 0:
+                furthest = max(furthest, float(max(change - floor, 0.0) / scale))
+            elif change > 0:
+                return float("inf")
+        return furthest
+
+
+class Randomised:
+    """Runs a network on a few rows of a batch, in double precision or as it is."""
+
+    def __init__(
+        self,
+        apply: Callable[..., Any],
+        params: Tree,
+        x: Any,
+        state: Tree,
+        *,
+        double: bool,
+        rows: int | None,
+    ) -> None:
+        self.apply, self.double = apply, double
+        self.params, self.state = map(_arrays, (params, state))
+        self.x = self._rows_of(_arrays(x), rows)
+        self._jitted = jax.jit(apply)
+
+    def settle(self, seed: list[int]) -> tuple[Tree, Tree, Outputs]:
+        """Parameters at which the outputs tell something, and those outputs."""
+        for strength, signs_kept in ((1.0, False), (0.1, False), (1.0, True)):
+            params = self._moved(self.params, seed, strength, signs_kept)
+            state = self._moved(self.state, seed, strength, signs_kept=True)
+            outputs = self.run(params, state)
+            if outputs.telling:
+                return params, state, outputs
+        raise CannotRun(
+            "the check cannot run: the network gives outputs that are not finite or all alike at "
+            "randomised parameters; call find_symmetry(..., check=False) and check it another way"
+        )
+
+    def run(self, params: Tree, state: Tree) -> Outputs:
+        outputs = jax.tree.leaves(self._jitted(*self._operands(params, state)))
+        return Outputs(tuple(_as_real(np.asarray(leaf)) for leaf in outputs if np.size(leaf)))
+
+    def nudged(self, params: Tree, seed: list[int]) -> Tree:
+        """Every parameter changed by about one unit in its last place."""
+        rng = np.random.default_rng([*seed, 1])
+
+        def nudge(leaf: Any) -> Any:
+            if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+                return leaf
+            digits = float(jnp.finfo(leaf.dtype).eps) * rng.choice([-1.0, 1.0], leaf.shape)
+            return (leaf * (1 + digits)).astype(leaf.dtype)
+
+        return jax.tree.map(nudge, params)
+
+    def accepts_operands(self) -> bool:
+        """Whether the network takes operands of this precision and number of rows at all."""
+        try:
+            jax.eval_shape(self.apply, *self._operands(*self._templates()))
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    def precision(self) -> str:
+        """The coarsest precision it computes in, whatever it is given."""
+        if not self.double:
+            return "float32"
+        jaxpr = jax.make_jaxpr(self.apply)(*self._operands(*self._templates())).jaxpr
+        return "float32" if _rounds_to_single(jaxpr) else "float64"
+
+    def _templates(self) -> tuple[Tree, Tree]:
+        def template(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(leaf.shape, self._dtype(leaf.dtype))
+
+        return jax.tree.map(template, self.params), jax.tree.map(template, self.state)
+
+    def _operands(self, params: Tree, state: Tree) -> tuple[Any, ...]:
+        return (params, self.x) if self.state is None else (params, self.x, state)
+
+    def _dtype(self, dtype: Any) -> Any:
+        if not self.double or not jnp.issubdtype(dtype, jnp.inexact):
+            return dtype
+        return np.complex128 if jnp.issubdtype(dtype, jnp.complexfloating) else np.float64
+
+    def _moved(self, tree: Tree, seed: list[int], strength: float, signs_kept: bool) -> Tree:
+        """Every leaf moved by about half its own size, or by 0.3 where it is all zeros.
+
+        Running statistics include variances, which must keep their signs; so may parameters
+        under a square root, which is tried last.
+        """
+
+        def move(path: Any, leaf: np.ndarray) -> np.ndarray:
+            if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+                return leaf
+            rng = np.random.default_rng([*seed, *path_name(path).encode()])
+            noise = strength * rng.standard_normal(leaf.shape)
+            if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+                noise = noise + 1j * strength * rng.standard_normal(leaf.shape)
+            if signs_kept:
+                zero = leaf == 0
+                moved = leaf * np.exp(0.3 * np.real(noise)) + zero * 0.1 * np.abs(noise)
+            else:
+                size = np.sqrt(np.mean(np.abs(leaf.astype(self._wide(leaf))) ** 2))
+                moved = leaf + noise * (0.5 * size if size > 0 else 0.3)
+            return moved.astype(self._dtype(leaf.dtype))
+
+        return jax.tree_util.tree_map_with_path(move, tree)
+
+    def _wide(self, leaf: np.ndarray) -> Any:
+        return np.complex128 if np.iscomplexobj(leaf) else np.float64
+
+    def _rows_of(self, x: Any, rows: int | None) -> Any:
+        """The first rows, with noise: a batch of zeros or of equal rows would hide errors.
+
+        Rows are dropped only if every leaf has as many: else they may point at each other.
+        """
+        counts = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
+        if (0,) in counts:
+            raise ValueError("the batch x has no rows; pass at least one")
+        take = rows if len(counts) == 1 and counts != {()} else None
+
+        def leaf(value: np.ndarray) -> np.ndarray:
+            value = value[:take] if value.ndim else value
+            if not jnp.issubdtype(value.dtype, jnp.inexact):
+                return value
+            rng = np.random.default_rng(value.shape)
+            spread = 1 + np.abs(value.astype(self._wide(value))).std()
+            noise = 0.1 * spread * rng.standard_normal(value.shape)
+            return (value + noise).astype(self._dtype(value.dtype))
+
+        return jax.tree.map(leaf, x)
+
+
+def _arrays(tree: Tree) -> Tree:
+    """Leaves as numpy arrays; shapes without numbers get numbers of a sensible size."""
+
+    def leaf(path: Any, value: Any) -> np.ndarray:
+        if isinstance(value, jax.ShapeDtypeStruct):
+            rng = np.random.default_rng([*path_name(path).encode()])
+            if not jnp.issubdtype(value.dtype, jnp.inexact):
+                return np.zeros(value.shape, value.dtype)
+            fan_in = max(1, int(np.prod(value.shape[:-1])))
+            return (rng.standard_normal(value.shape) / np.sqrt(fan_in)).astype(value.dtype)
+        return np.asarray(value)
+
+    return jax.tree_util.tree_map_with_path(leaf, tree)
+
+
+def _as_real(array: np.ndarray) -> np.ndarray:
+    if np.iscomplexobj(array):
+        return np.concatenate([np.real(array).ravel(), np.imag(array).ravel()])
+    return array.astype(np.float64).ravel()
+
+
+def _rounds_to_single(jaxpr: Any) -> bool:
+    for eqn in jaxpr.eqns:
+        for variable in eqn.outvars:
+            dtype = getattr(variable.aval, "dtype", None)
+            inexact = dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
+            if inexact and variable.aval.shape and jnp.finfo(dtype).bits < 64:
+                return True
+        for inner in core.jaxprs_in_params(eqn.params):
+            if _rounds_to_single(getattr(inner, "jaxpr", inner)):
+                return True
+    return False
