@@ -56,7 +56,8 @@ def test_samples_used_whole_are_the_plain_average():
 
 def test_a_gaussian_is_the_average_over_its_own_draws():
     q = POSTERIORS["mean-field"]
-    draws = [q.sample(key=jax.random.fold_in(KEY, s)) for s in range(9)]
+    draw = jax.jit(lambda s: q.sample(key=jax.random.fold_in(KEY, s)))
+    draws = [draw(s) for s in range(9)]
     expected = np.mean([softmax(d) for d in draws], axis=0)
     found = predict(q, apply, X, key=KEY, samples=9)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)

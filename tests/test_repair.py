@@ -1,5 +1,7 @@
 """Repaired paths: statistics meet their targets, ends stay, and what cannot be repaired is said."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,7 +90,7 @@ def test_by_default_the_noise_of_a_gaussian_is_left(repaired):
     assert (repaired.scale, repaired.statistics) == ("mean", "the mean network")
 
 
-def test_noise_and_factors_scale_too_when_asked(repaired_all, symmetry):
+def test_noise_and_factors_scale_too_when_asked(repaired_all):
     """Mean, standard deviation and factors of incoming weights by one scale; the rest stays."""
     plain, fixed = repaired_all.path(0.5), repaired_all(0.5)
     scale = repaired_all.change(0.5)["Dense_0/kernel"][0]
@@ -99,8 +101,7 @@ def test_noise_and_factors_scale_too_when_asked(repaired_all, symmetry):
     q0, q1 = mean_field(1), mean_field(2)
     factors = jax.tree.map(lambda a: 0.1 * jnp.stack([a, a**2]), q0.mean)
     ends = [LowRank(q.mean, q.std, factors) for q in (q0, q1)]
-    wide = repair(geodesic(*ends), apply, X, symmetry=symmetry, scale="all")
-    scale = wide.change(0.5)["Dense_0/kernel"][0]
+    wide = replace(repaired_all, path=geodesic(*ends))  # the same units, so the same change
     np.testing.assert_allclose(
         wide(0.5).factors["Dense_0"]["kernel"], factors["Dense_0"]["kernel"] * scale, rtol=1e-4
     )
