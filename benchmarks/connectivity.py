@@ -168,14 +168,14 @@ def stage_aligned(setting: Setting) -> dict[str, Any]:
 
 def stage_l2(setting: Setting) -> dict[str, Any]:
     path = geodesic(setting.fits()[0], setting.aligned("l2").posterior)
-    return barrier_numbers(*setting.measure(path, points=3, samples=128))
+    return barrier_numbers(*setting.measure(path, points=3, samples=64))
 
 
 def stage_repaired(setting: Setting) -> dict[str, Any]:
     path = geodesic(setting.fits()[0], setting.aligned("w2").posterior)
     batch, symmetry = setting.data.train.x[:1000], setting.symmetry()
     fixed = repair(path, setting.apply, batch, symmetry=symmetry)
-    return barrier_numbers(*setting.measure(fixed, points=5, samples=128))
+    return barrier_numbers(*setting.measure(fixed, points=3, samples=128))
 
 
 def stage_repair_choices(setting: Setting) -> dict[str, Any]:
