@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.paths.channels import Channels
 from onebasin.paths.displacement import Displacement
 from onebasin.paths.points import check_t, lerp
 from onebasin.posterior import LowRank, MeanField, Samples
@@ -171,12 +172,11 @@ def repair(
         symmetry = find_symmetry(apply, params, x[:2], state=state)
     statistics = _Statistics(members, apply, x, symmetry)
     levers, reasons = _find_levers(statistics)
-    seen = {layer.kernel for layer in statistics.layers}
     for group in symmetry.groups:
-        for place in group.places:
-            if place.role == "incoming" and place.leaf not in seen:
-                reasons[place.leaf] = "its channels cannot be recorded"
-    kept = tuple(statistics.layers[lever.layer].kernel for lever in levers)
+        leaves = {place.leaf for place in group.places}
+        if not any(leaves & {layer.name} for layer in statistics.layers):
+            reasons[group.name] = "no layer that computes its units could be followed"
+    kept = tuple(statistics.layers[lever.layer].name for lever in levers)
     source = "the mean network" if draws == 0 and not of_samples else f"{len(members)} draws"
     return Repaired(path, kept, reasons, source, scale, tuple(levers), statistics)
 
@@ -199,25 +199,20 @@ class _Statistics:
     """Means and spreads of every layer's channels, pooled over members and inputs."""
 
     def __init__(self, members: list[tuple], apply: Any, x: jax.Array, symmetry: Symmetry) -> None:
-        from onebasin.symmetry.recording import Recorder
-
         self.members = members
-        recorder = Recorder(apply, members[0][0], x, symmetry, members[0][1])
-        self.layers = recorder.layers
-        self.gains = [
-            [layer.gain] if layer.gain else _gains(symmetry, layer) for layer in self.layers
-        ]
+        channels = Channels(apply, members[0][0], x, symmetry, members[0][1])
+        self.layers = channels.layers
 
         @jax.jit
         def raw(t: jax.Array, member: tuple, change: Change) -> list[jax.Array]:
             params0, state0, params1, state1 = member
             params = _apply_change(lerp(t, params0, params1), change)
-            channels = recorder.pre_activations(params, lerp(t, state0, state1))
-            means = [z.mean(axis=1) for z in channels]
+            recorded = channels.record(params, lerp(t, state0, state1))
+            means = [z.mean(axis=1) for z in recorded]
             # The second moment by way of the variance: nothing large cancels in float32.
             return [
                 jnp.stack([m, ((z - m[:, None]) ** 2).mean(axis=1) + m**2])
-                for z, m in zip(channels, means, strict=True)
+                for z, m in zip(recorded, means, strict=True)
             ]
 
         self._raw = raw
@@ -228,9 +223,9 @@ class _Statistics:
         """Scale one and shift zero for every leaf that a lever may move."""
         like = leaves_by_path(self.members[0][0])
         change: Change = {}
-        for layer, gains in zip(self.layers, self.gains, strict=True):
-            others = [(name, -1) for name in (layer.shift, *gains) if name is not None]
-            for name, axis in [(layer.kernel, layer.axis), *others]:
+        for layer in self.layers:
+            shifts = [] if layer.shift is None else [(layer.shift, -1)]
+            for name, axis in [*layer.scales, *shifts]:
                 shape = [1] * len(like[name].shape)
                 shape[axis] = like[name].shape[axis]
                 change.setdefault(name, (np.ones(shape, np.float32), np.zeros(shape, np.float32)))
@@ -258,43 +253,30 @@ def _solve(statistics: _Statistics, t: float, levers: Sequence[Lever]) -> Change
 def _find_levers(statistics: _Statistics) -> tuple[list[Lever], dict[str, str]]:
     """A lever for every layer that has one, and the reason for every layer that has none.
 
-    Where the trace names no gain, a normalisation may still hide one (its gain multiplies the
-    reciprocal norm, not the layer's result): then every gain of the same units is tried at
-    the middle of the path, and the kernel too, and the one that hits the target is the lever.
+    The leaves that may scale a layer are tried in turn at the middle of the path, and the
+    first that brings the channels to their targets is the lever.
     """
     levers: list[Lever] = []
     reasons: dict[str, str] = {}
     change = statistics.no_change()
     for index, layer in enumerate(statistics.layers):
         if layer.shift is None:
-            reasons[layer.kernel] = "it has no bias that could shift it"
+            reasons[layer.name] = "it has no bias that could shift it"
             continue
         taken = {lever.scale for lever in levers}
-        gains = [gain for gain in statistics.gains[index] if gain not in taken]
-        options = [Lever(index, gain, -1, layer.shift) for gain in gains]
-        if layer.gain is None:
-            options.append(Lever(index, layer.kernel, layer.axis, layer.shift))
         now = statistics.at(0.5, change)
-        tried = [_pull(statistics, 0.5, change, option, now) for option in options]
-        if tried and (best := int(np.argmin([error for _, error in tried]))) is not None:
-            trial, error = tried[best]
+        for name, axis in layer.scales:
+            lever = Lever(index, name, axis, layer.shift)
+            if name in taken:
+                continue
+            trial, error = _pull(statistics, 0.5, change, lever, now)
             if error <= TOLERANCE:
                 change = trial
-                levers.append(options[best])
-                continue
-        reasons[layer.kernel] = "its statistics do not follow its weights and bias"
+                levers.append(lever)
+                break
+        else:
+            reasons[layer.name] = "its statistics do not follow its weights and bias"
     return levers, reasons
-
-
-def _gains(symmetry: Symmetry, layer: Any) -> list[str]:
-    """The leaves that multiply the units which a layer computes."""
-    return [
-        place.leaf
-        for group in symmetry.groups
-        if any((p.leaf, p.axis) == (layer.kernel, layer.axis) for p in group.places)
-        for place in group.places
-        if place.role == "multiply" and place.where == "params"
-    ]
 
 
 def _pull(
