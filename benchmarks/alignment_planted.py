@@ -23,19 +23,26 @@ from onebasin.alignment import FrankWolfe, align
 from onebasin.alignment.objective import W2
 from onebasin.alignment.scores import ScoreTable
 from onebasin.posterior import MeanField
-from onebasin.symmetry import Symmetry
+from onebasin.symmetry import Symmetry, find_symmetry
 from onebasin.trees import leaves_by_path
 
 NOISE = 0.3
 
 
-def networks(cache):
-    for name in ("mlp512", "resnet16"):
-        pair = make_pair(name, cache)
-        params = jax.jit(problem_of(name).init)(jax.random.key(0))
-        std = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.01), params)
-        yield f"{name} untrained", MeanField(params, std), pair.symmetry
-        yield f"{name} trained", pair.posteriors[0], pair.symmetry
+CASES = ("mlp512 untrained", "resnet16 untrained", "mlp512 trained", "resnet16 trained")
+
+
+def case(name, cache):
+    """A posterior and its symmetry: as it is before training, or the first of a trained pair."""
+    network, state = name.split()
+    if state == "trained":
+        pair = make_pair(network, cache)
+        return pair.posteriors[0], pair.symmetry
+    problem = problem_of(network)
+    params = jax.jit(problem.init)(jax.random.key(0))
+    std = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.01), params)
+    symmetry = find_symmetry(problem.apply, params, jnp.asarray(problem.x[:2]))
+    return MeanField(params, std), symmetry
 
 
 def equal(a, b):
@@ -149,10 +156,15 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--noise-seeds", type=int, default=5)
+    parser.add_argument("--cases", nargs="*", default=CASES, choices=CASES)
+    parser.add_argument("--coupled", action="store_true")
     arguments = parser.parse_args()
-    results = {"coupled": [coupled(width, 200) for width in (2, 3, 4)]}
-    print(results, flush=True)
-    for name, q, symmetry in networks(arguments.cache):
+    results = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    if arguments.coupled:
+        results["coupled"] = [coupled(width, 200) for width in (2, 3, 4)]
+        print(results["coupled"], flush=True)
+    for name in arguments.cases:
+        q, symmetry = case(name, arguments.cache)
         for objective in ("w2", "l2"):
             row = {
                 "planted": planted(q, symmetry, arguments.seeds, objective),
@@ -161,6 +173,7 @@ def main():
             results[f"{name}, {objective}"] = row
             print(name, objective, row, flush=True)
             arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

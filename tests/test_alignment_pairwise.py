@@ -25,6 +25,7 @@ from onebasin.alignment.objective import OBJECTIVES
 from onebasin.alignment.scores import ScoreTable
 from onebasin.posterior import LowRank, MeanField
 from onebasin.symmetry import Permutation, Symmetry
+from onebasin.symmetry.layout import Concat, Fixed, Product, Units
 
 STARTS = ("forward", "identity", "random", "random", "random", "random")
 
@@ -251,3 +252,40 @@ def test_given_permutation_is_not_changed():
     copy = Permutation({name: given[name].copy() for name in given})
     align(q, to=to, symmetry=sym, starts=(given,))
     assert given == copy
+
+
+def test_groups_that_share_an_axis(x64):
+    """Heads × units on one axis, and groups laid one after another."""
+    sym = Symmetry(
+        {
+            "w": (Product((Units("a", 3), Units("b", 4))), Fixed(5)),
+            "u": (Concat((Units("b", 4), Units("a", 3), Fixed(2))), Units("c", 6)),
+            "v": (Units("a", 3), Fixed(2)),
+            "t": (Units("c", 6),),
+        }
+    )
+    shapes = {"w": (12, 5), "u": (9, 6), "v": (3, 2), "t": (6,)}
+    for seed in range(5):
+        q, to = gaussian(shapes, seed), gaussian(shapes, seed + 10)
+        problem = OBJECTIVES["w2"].problem(q, to, sym)
+        table = ScoreTable(problem, sym.random(key=jax.random.key(seed)))
+        for name in ("a", "b", "c", "a", "b"):
+            matrix = table.scores(name)
+            n = len(matrix)
+            rest = []
+            for p in permutations(range(min(n, 4))):
+                moved = np.array([*p, *range(len(p), n)])
+                score = table.total({**table.indices, name: moved})
+                rest.append(score - matrix[np.arange(n), moved].sum())
+            assert np.ptp(rest) <= 1e-10 * np.abs(matrix).sum(), name
+            table.indices[name] = np.roll(table.indices[name], 1)
+        found = align(q, to=to, symmetry=sym, starts=STARTS, key=jax.random.key(seed))
+        assert (np.diff(found.trace) > 0).all()
+        assert found.score == pytest.approx(
+            ScoreTable(problem, found.permutation).total(), rel=1e-12
+        )
+        planted = sym.random(key=jax.random.key(seed + 1))
+        back = align(
+            sym.act(planted, to), to=to, symmetry=sym, starts=STARTS, key=jax.random.key(1)
+        )
+        assert same_tree(back.posterior, to)
