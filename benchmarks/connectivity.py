@@ -49,8 +49,8 @@ KEY = jax.random.key(2023)
 class Setting:
     """Data, problem, fits and alignments, each made when first needed."""
 
-    def __init__(self, folder: Path, figures: Path | None) -> None:
-        self.folder, self.figures = folder, figures
+    def __init__(self, folder: Path, figures: Path | None, samples: int | None) -> None:
+        self.folder, self.figures, self.samples = folder, figures, samples
         self.data = ob.load_dataset("mnist")
         self.problem = Problem.from_network(
             MLP(widths=WIDTHS, num_classes=10), self.data, prior_variance=0.01
@@ -81,6 +81,8 @@ class Setting:
     def measure(self, path: Any, data: Any = None, **options: Any) -> Any:
         started = time.perf_counter()
         data = self.data.test if data is None else data
+        if self.samples is not None:
+            options["samples"] = self.samples
         found = profile(path, self.apply, data, key=KEY, **options)
         return found, time.perf_counter() - started
 
@@ -239,9 +241,10 @@ def main() -> None:
     parser.add_argument("stages", nargs="*", choices=[*stages, []])
     parser.add_argument("--fits", type=Path, required=True, help="folder that keeps the fits")
     parser.add_argument("--figures", type=Path, help="folder for figures")
+    parser.add_argument("--samples", type=int, help="draws instead of each stage's own number")
     parser.add_argument("--speed-only", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    setting = Setting(options.fits, options.figures)
+    setting = Setting(options.fits, options.figures, options.samples)
     if options.speed_only:
         sys.stdout.write(json.dumps(measure_speed(setting)) + "\n")
         return
