@@ -1,0 +1,66 @@
+"""`onebasin fit`, as it is typed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from onebasin.cli import main
+from onebasin.posterior import load, read_header
+
+
+def test_fit_vi_from_the_command_line(tmp_path, capsys):
+    out = tmp_path / "q0.safetensors"
+    flags = "fit vi --data digits --network mlp --width 16 --depth 2 --epochs 2 --seed 3 --json"
+    flags += " --batch-size 100 --progress silent --history " + str(tmp_path / "h.jsonl")
+    main([*flags.split(), "--out", str(out)])
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["method"] == "VI"
+    assert summary["out"] == str(out)
+    header = read_header(out)
+    assert header.network is not None
+    assert header.network["widths"] == [16, 16]
+    assert header.provenance["fit"]["method"]["epochs"] == 2
+    posterior = load(out)
+    assert posterior.mean["Dense_0"]["kernel"].shape == (64, 16)
+    with pytest.raises(SystemExit) as stopped:
+        main([*flags.split(), "--out", str(out)])
+    assert stopped.value.code == 2
+    assert "exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("method", "flags", "draws"),
+    [("ensemble", "--members 2 --epochs 1", 2), ("hmc", "--draws 2 --chains 1 --warmup 1", 2)],
+)
+def test_other_methods_from_the_command_line(tmp_path, capsys, method, flags, draws):
+    out = tmp_path / "q.safetensors"
+    words = f"fit {method} --data digits --limit 100 --width 8 --depth 1 {flags} --progress silent"
+    if method == "hmc":
+        words += " --leapfrog-steps 2"
+    main([*words.split(), "--out", str(out)])
+    said = capsys.readouterr().out
+    assert str(out) in said
+    posterior = load(out)
+    assert posterior.num_draws == draws
+    assert np.isfinite(posterior.draws["Dense_0"]["kernel"]).all()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "fit vi --epochs 0 --out q.st",
+        "fit vi --no-such-flag 1 --out q.st",
+        "fit vi --data nothing --out q.st",
+        "fit vi --epochs 1",
+        "fit map --limit 0 --out q.st",
+    ],
+)
+def test_wrong_flags_end_with_code_two(tmp_path, monkeypatch, capsys, flags):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(flags.split())
+    assert stopped.value.code == 2
+    said = capsys.readouterr()
+    assert said.err or said.out
+    assert not list(tmp_path.iterdir())
