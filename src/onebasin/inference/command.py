@@ -117,8 +117,22 @@ FitConfig = FitVI | FitMAP | FitEnsemble | FitHMC | FitNUTS
 def run(config: FitConfig) -> None:
     """Fit, write the posterior and say in one line (or as JSON) what came out.
 
-    Ctrl-C raises `FitInterrupted`, whose message says how to resume and whose `exit_code` is 130.
+    Ctrl-C says how to resume and exits with code 130.
     """
+    from onebasin.inference.signals import FitInterrupted
+
+    try:
+        results = _fit(config)
+    except FitInterrupted as stopped:
+        sys.stderr.write(f"onebasin: {stopped}\n")
+        sys.exit(stopped.exit_code)
+    for result in results:
+        summary = _summary(config.method, result)
+        as_json = config.setting.json
+        sys.stdout.write(json.dumps(summary) + "\n" if as_json else _sentence(summary))
+
+
+def _fit(config: FitConfig) -> list[Any]:
     setting = config.setting
     import jax
 
@@ -147,10 +161,7 @@ def run(config: FitConfig) -> None:
         progress=setting.progress,
         history=setting.history,
     )
-    results = fitted if isinstance(fitted, list) else [fitted]
-    for result in results:
-        summary = _summary(config.method, result)
-        sys.stdout.write(json.dumps(summary) + "\n" if setting.json else _sentence(summary))
+    return fitted if isinstance(fitted, list) else [fitted]
 
 
 def _network(setting: Setting, num_classes: int) -> Any:

@@ -30,20 +30,18 @@ class VI:
     on the gradients."""
     initial_std: float = 0.01
     """Standard deviation of every weight at the start."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-3
     """Learning rate of the means."""
     std_learning_rate: float | None = None
-    """Learning rate of log std at its highest; None for 10 times that of the means (Adam), or the
-    same (SGD)."""
-    std_delay: float = 0.5
-    """Share of the steps over which the std's learning rate rises, geometrically, from that of the
-    means: the means find their basin before the noise grows."""
+    """Learning rate of log std; None for a fifth of that of the means (Adam), or the same (SGD)."""
+    std_schedule: Schedule = "constant"
+    """Course of the std's learning rate."""
     optimiser: Optimiser = "adam"
     """Adam, or stochastic gradient descent."""
     momentum: float = 0.9
     """β₁ of Adam, or the heavy-ball momentum of SGD."""
     schedule: Schedule = "cosine"
-    """Course of the learning rates over the steps."""
+    """Course of the means' learning rate."""
     warmup_epochs: int = 0
     """Epochs over which the learning rates rise from 0."""
     learning_rate_on: Literal["mean", "sum"] = "mean"
@@ -57,8 +55,6 @@ class VI:
         if self.std_learning_rate is not None:
             _positive(self, "std_learning_rate")
         _between(self, "momentum", 0, 1)
-        if not 0 <= self.std_delay <= 1:
-            raise ValueError(f"std_delay must lie between 0 and 1, got {self.std_delay}")
         _not_negative(self, "warmup_epochs")
 
 

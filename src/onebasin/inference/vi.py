@@ -6,8 +6,10 @@ The loss per example is, with θ = m + s ε and the scaling of docs/scaling.md,
 
 The std is held as its logarithm. Where a weight does nothing, only the KL acts on it, with the
 gradient −(1 − s²/v)/N in log s: tiny, but of constant sign, so under Adam log s walks at its
-learning rate, whatever 1/N is. With the learning rate of the means it takes log(√v/s₀)/lr steps
-to reach the prior, which is most of a short fit; so log s has a learning rate of its own.
+learning rate, whatever 1/N is, and takes log(√v/s₀)/lr steps to reach the prior. A rate that
+decays with that of the means leaves it on the way in a short fit; a rate so high that it arrives at
+once drowns the means in noise before they have found anything, and units that are switched off
+then stay off. So log s has a constant learning rate of its own, a fifth of that of the means.
 
 One draw of the weights serves a whole batch, so its noise does not average out over the examples.
 With `antithetic` the second half of the batch sees m − s ε: still one draw per example and fresh
@@ -164,15 +166,18 @@ def log_ratio(problem: Problem, params: Variational, theta: Tree) -> jax.Array:
 
 def learning_rates(method: VI, steps: int, per_epoch: int, examples: int):
     """t → the learning rates of the means and of log std."""
-    course = schedule(method.schedule, steps, method.warmup_epochs * per_epoch)
-    base = method.learning_rate * (examples if method.learning_rate_on == "sum" else 1)
-    factor = 10.0 if method.optimiser == "adam" else 1.0
-    if method.std_learning_rate is not None:
-        factor = method.std_learning_rate / method.learning_rate
-    rise = max(method.std_delay * steps, 1e-6)
+    warmup_steps = method.warmup_epochs * per_epoch
+    course = schedule(method.schedule, steps, warmup_steps)
+    std_course = schedule(method.std_schedule, steps, warmup_steps)
+    unit = examples if method.learning_rate_on == "sum" else 1
+    std_rate = method.std_learning_rate
+    if std_rate is None:
+        std_rate = method.learning_rate / (5 if method.optimiser == "adam" else 1)
 
     def rates(t: jax.Array) -> tuple[jax.Array, jax.Array]:
-        rate = jnp.asarray(base * course(t))
-        return rate, rate * factor ** jnp.minimum(t / rise, 1.0)
+        return (
+            jnp.asarray(unit * method.learning_rate * course(t)),
+            jnp.asarray(unit * std_rate * std_course(t)),
+        )
 
     return rates
