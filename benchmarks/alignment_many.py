@@ -45,12 +45,12 @@ def many(pair, count, objective):
     wall, cpu = time.perf_counter(), time.process_time()
     found = align_many(draws, symmetry=pair.symmetry, objective=objective)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    # Draws of one posterior should end in one frame: the share of their units that do.
-    frames = [pair.symmetry.compose(p, q) for p, q in zip(found.permutations, planted, strict=True)]
-    agree = [
-        np.mean([np.mean(frame[name] == frames[0][name]) for name in frame])
-        for frame in frames[1:first]
-    ]
+    # What there is to compare with: every draw put back where it came from, and the draws of the
+    # second posterior moved as the pair of posteriors is aligned.
+    q0, q1 = pair.posteriors
+    bridge = align(q1, to=q0, symmetry=pair.symmetry).permutation
+    back = [pair.symmetry.inverse(p) for p in planted]
+    back[first:] = [pair.symmetry.compose(bridge, p) for p in back[first:]]
     return {
         "draws": count,
         "objective": objective,
@@ -59,8 +59,16 @@ def many(pair, count, objective):
         "rounds": found.rounds,
         "converged": found.converged,
         "trace": list(found.trace),
-        "same_posterior_same_frame": float(np.mean(agree)) if agree else None,
+        "spread_as_given": spread(draws),
+        "spread_aligned": spread(found.posteriors),
+        "spread_put_back_by_hand": spread(pair.symmetry.act(stack(back), draws)),
     }
+
+
+def spread(draws):
+    """Mean squared distance of the draws from their mean."""
+    variances = jax.tree.map(lambda leaf: jnp.sum(jnp.var(leaf, axis=0)), draws.draws)
+    return float(sum(jax.tree.leaves(variances)))
 
 
 def wide(width):

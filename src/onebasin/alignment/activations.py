@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from onebasin.alignment.objective import Problem, moments
+from onebasin.alignment.objective import FeaturePair, moments
 from onebasin.symmetry import Symmetry
 from onebasin.trees import Tree, leaf_paths
 
@@ -34,11 +34,11 @@ class Activations:
     sums: bool = False
     relinearise: bool = False
 
-    def problem(self, q: Any, to: Any, symmetry: Symmetry) -> Problem:
+    def problem(self, q: Any, to: Any, symmetry: Symmetry) -> FeaturePair:
         """The recorded units; groups do not touch each other, so one sweep solves it."""
         target, mover = self._units(to, symmetry), self._units(q, symmetry)
         places = {group.name: [(group.name, 0)] for group in symmetry.groups}
-        return Problem(Symmetry.by_hand(target, places), (target,), (mover,))
+        return FeaturePair(Symmetry.by_hand(target, places), (target,), (mover,))
 
     def measure(self, q: Any, to: Any, symmetry: Symmetry) -> float:
         """Σ ‖z⁰ − z¹‖² over all groups, divided by the number of observations of each."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from onebasin.alignment.assignment import solve
 from onebasin.alignment.descent import Descent, Matcher, Orders
-from onebasin.alignment.objective import Problem
+from onebasin.alignment.objective import FeaturePair
 from onebasin.alignment.scores import ScoreTable
 from onebasin.symmetry import Permutation
 from onebasin.symmetry.layout import Layout, occurrences
@@ -61,7 +61,7 @@ class FrankWolfe:
             relaxed[name][np.arange(n), index] += self.anchor
         return relaxed
 
-    def _search(self, problem: Problem, relaxed: Relaxed) -> Relaxed:
+    def _search(self, problem: FeaturePair, relaxed: Relaxed) -> Relaxed:
         names = [group.name for group in problem.symmetry.groups]
         prices: dict[str, np.ndarray] = {}
         value = _score(problem, relaxed)
@@ -85,7 +85,7 @@ def _between(a: Relaxed, b: Relaxed, share: float) -> Relaxed:
     return {name: (1 - share) * a[name] + share * b[name] for name in a}
 
 
-def _best_share(problem: Problem, a: Relaxed, b: Relaxed, value: float) -> tuple[float, float]:
+def _best_share(problem: FeaturePair, a: Relaxed, b: Relaxed, value: float) -> tuple[float, float]:
     """The share in [0, 1] at which the score is highest; it is a polynomial of low degree."""
     degree = max(
         (sum(1 for axis in axes for _ in occurrences(axis)) for axes in _scored(problem)),
@@ -100,12 +100,12 @@ def _best_share(problem: Problem, a: Relaxed, b: Relaxed, value: float) -> tuple
     return share, (values[-1] if share == 1.0 else _score(problem, _between(a, b, share)))
 
 
-def _scored(problem: Problem) -> list[tuple[Layout, ...]]:
+def _scored(problem: FeaturePair) -> list[tuple[Layout, ...]]:
     layouts = problem.symmetry.layouts
     return [layouts[leaf] for leaf in problem.target[0] if leaf in layouts]
 
 
-def _score(problem: Problem, relaxed: Relaxed) -> float:
+def _score(problem: FeaturePair, relaxed: Relaxed) -> float:
     total = 0.0
     for target, mover in zip(problem.target, problem.mover, strict=True):
         for leaf, axes in problem.symmetry.layouts.items():
@@ -115,7 +115,7 @@ def _score(problem: Problem, relaxed: Relaxed) -> float:
     return total
 
 
-def slope(problem: Problem, relaxed: Relaxed, name: str) -> np.ndarray:
+def slope(problem: FeaturePair, relaxed: Relaxed, name: str) -> np.ndarray:
     """∂score/∂X_g: the group's score matrix with every other place mixed."""
     group = problem.symmetry[name]
     total = np.zeros((group.size, group.size))

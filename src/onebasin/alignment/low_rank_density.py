@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from onebasin.alignment.objective import Problem, moments
+from onebasin.alignment.objective import FeaturePair, moments
 from onebasin.posterior.low_rank import LowRank
 from onebasin.symmetry import Permutation, Symmetry
 from onebasin.symmetry.action import move_tree
@@ -32,7 +32,7 @@ class LowRankLogDensity:
 
     def problem(
         self, q: Any, to: Any, symmetry: Symmetry, at: Permutation | None = None
-    ) -> Problem:
+    ) -> FeaturePair:
         """The features with the tangent taken at the permutation `at` (the identity if None)."""
         target = _parts(to)
         point = moments(q).mean
@@ -41,7 +41,7 @@ class LowRankLogDensity:
         first = {leaf: m / s**2 + slope[leaf] for leaf, (m, s, _) in target.items()}
         second = {leaf: -0.5 / s**2 for leaf, (_, s, _) in target.items()}
         kind = {leaf: point[leaf].dtype for leaf in point}
-        return Problem(
+        return FeaturePair(
             symmetry,
             tuple({k: v.astype(kind[k]) for k, v in f.items()} for f in (first, second)),
             (point, {leaf: x**2 for leaf, x in point.items()}),

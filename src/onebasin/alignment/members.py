@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from onebasin.alignment.descent import Matcher, Orders, Trace
-from onebasin.alignment.objective import Features, Moments, Problem, check_alike, moments
+from onebasin.alignment.objective import FeaturePair, Features, Moments, check_alike, moments
 from onebasin.alignment.scores import Indices, ScoreTable
 from onebasin.posterior.samples import Samples
 from onebasin.symmetry import Permutation, Symmetry
@@ -91,7 +91,7 @@ def match(
     max_sweeps: int,
 ) -> Match:
     """Descend from `start`, or, if that is better, from a pass that starts at the input."""
-    problem = Problem(symmetry, target, mover)
+    problem = FeaturePair(symmetry, target, mover)
     lies = Permutation(start)
     matcher = Matcher(ScoreTable(problem, lies), Trace())
     before = score = matcher.table.total()

@@ -63,7 +63,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Problem:
+class FeaturePair:
     """Features of both sides, and the symmetry whose places they are scored at."""
 
     symmetry: Symmetry
@@ -93,12 +93,12 @@ class Objective:
     relinearise: bool = False
     """Whether the features are a slope, to be taken anew after each descent."""
 
-    def problem(self, q: Any, to: Any, symmetry: Symmetry) -> Problem:
+    def problem(self, q: Any, to: Any, symmetry: Symmetry) -> FeaturePair:
         """The features of `q` (the mover) and `to` (the target), checked."""
         target, mover = self.target(moments(to)), self.mover(moments(q))
         # A single point has no deviations: what would multiply them is left out.
         count = min(len(target), len(mover))
-        return Problem(symmetry, target[:count], mover[:count])
+        return FeaturePair(symmetry, target[:count], mover[:count])
 
     def measure(self, q: Any, to: Any, symmetry: Symmetry) -> float:
         """The distance of `q`, as it lies, from `to`."""
@@ -133,7 +133,7 @@ def check_alike(q: Any, to: Any) -> None:
     for name, posterior in (("posterior", q), ("target", to)):
         # A sum shows whether anything is wrong; which leaf it is, is looked for only then.
         with np.errstate(over="ignore", invalid="ignore"):
-            sums = [np.asarray(leaf).sum() for leaf in jax.tree.leaves(posterior)]
+            sums = [float(np.asarray(leaf).sum()) for leaf in jax.tree.leaves(posterior)]
         bad = None if np.isfinite(sums).all() else first_non_finite(posterior)
         if bad:
             raise ValueError(f"the {name} holds NaN or infinity in leaf '{bad}'")

@@ -19,7 +19,7 @@ from math import prod
 
 import numpy as np
 
-from onebasin.alignment.objective import Problem
+from onebasin.alignment.objective import FeaturePair
 from onebasin.symmetry import Group, Permutation, Place
 from onebasin.symmetry.layout import Concat, Fixed, Layout, Product, Units, gather_index
 
@@ -122,7 +122,7 @@ class GeneralPanel:
 class ScoreTable:
     """The score matrix of every group for one pair of features, made when first asked for."""
 
-    def __init__(self, problem: Problem, start: Permutation) -> None:
+    def __init__(self, problem: FeaturePair, start: Permutation) -> None:
         self.problem = problem
         self.groups: dict[str, Group] = {g.name: g for g in problem.symmetry.groups}
         self.indices: Indices = {name: np.array(start[name]) for name in self.groups}
