@@ -116,13 +116,15 @@ class Profile:
         halves' losses are taken to first order in their influences. Zero when every choice
         agrees. NaN where there are not four draws to split.
         """
-        if self.points.exact:
+        pairs = zip(self.points.influences, self.points.exact, strict=True)
+        random = [influence for influence, exact in pairs if not exact]
+        if not random:
             return 0.0
-        if min(u.shape[1] for u in self.points.influences) < 4:
+        if min(u.shape[1] for u in random) < 4:
             return float("nan")
         halves = []
         for half in (0, 1):
-            moved = sum(u[:, half::2].mean(axis=1) for u in self.points.influences)
+            moved = sum(u[:, half::2].mean(axis=1) for u in random)
             halves.append(self._chord @ (self.nll + moved))
         inside = slice(1, -1)
         fitted = [

@@ -39,7 +39,7 @@ class Points:
     accuracy: np.ndarray
     influences: tuple[np.ndarray, ...]  # one per stratum, [points, draws]
     draw_nll: tuple[np.ndarray, ...]  # the loss of each single draw, like influences
-    exact: bool
+    exact: tuple[bool, ...]  # for each stratum, whether it is a single network
 
     def merged(self, other: "Points") -> "Points":
         """Both sets of points, in the order of t."""
@@ -64,10 +64,10 @@ class Points:
         Points share their draws, so influences are combined before their spread is taken.
         One draw alone tells nothing of the spread: NaN, unless nothing was random.
         """
-        if self.exact:
-            return np.zeros(len(combination))
         variance = np.zeros(len(combination))
-        for influence in self.influences:
+        for influence, exact in zip(self.influences, self.exact, strict=True):
+            if exact:
+                continue
             combined = combination @ influence
             count = combined.shape[1]
             if count > 1:
@@ -141,8 +141,7 @@ def evaluate(
             f"the network's likelihood is not finite at t = {where:g}; look for NaN or infinity "
             "in the posteriors and in the data"
         )
-    exact = all(s.exact for s in sources)
-    return sums.points(ts, total, exact)
+    return sums.points(ts, total, tuple(s.exact for s in sources))
 
 
 def _classes(apply: Callable, source: Stratum, x: jax.Array, likelihood: Likelihood) -> int:
@@ -199,7 +198,7 @@ class _Sums:
             else:
                 self.hits[j] = np.nan
 
-    def points(self, ts: np.ndarray, total: int, exact: bool) -> Points:
+    def points(self, ts: np.ndarray, total: int, exact: tuple[bool, ...]) -> Points:
         return Points(
             np.asarray(ts, np.float64),
             self.nll / total,
