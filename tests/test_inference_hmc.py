@@ -71,7 +71,7 @@ def check_moments(posterior, mean, covariance):
 @pytest.mark.parametrize(
     "method",
     [
-        HMC(draws=2500, warmup=300, leapfrog_steps=9, step_size=0.01, chains=2),
+        HMC(draws=2500, warmup=300, leapfrog_steps=9, step_size=0.01, jitter=0.3, chains=2),
         NUTS(draws=1500, warmup=300, chains=2),
     ],
     ids=["HMC", "NUTS"],
@@ -95,7 +95,13 @@ def test_samplers_match_exact_moments(target, method):
 def test_a_transition_is_that_of_blackjax():
     problem, _, _ = logistic()
     method = HMC(
-        draws=12, warmup=0, leapfrog_steps=7, step_size=0.4, adapt_step_size=False, chains=1
+        draws=12,
+        warmup=0,
+        leapfrog_steps=7,
+        step_size=0.4,
+        jitter=0.0,
+        adapt_step_size=False,
+        chains=1,
     )
     key = jax.random.key(9)
     ours = fit(problem, method, key=key, progress="silent", chunk_steps=5)
@@ -144,22 +150,21 @@ def test_memory_does_not_grow_with_the_data():
     assert temporaries(4000) < 1.1 * temporaries(400)
 
 
-@pytest.mark.parametrize("thin", [1, 3])
-def test_draws_on_disk_are_the_draws(tmp_path, thin):
+def test_draws_on_disk_are_the_draws_thinned(tmp_path):
     problem, _, _ = conjugate()
+    thin = 3
     method = HMC(draws=8, warmup=5, leapfrog_steps=4, thin=thin, chains=2, step_size=0.02)
     key = jax.random.key(3)
-    in_memory = fit(problem, method, key=key, progress="silent").posterior
     out = tmp_path / "draws.safetensors"
     result = fit(problem, method, key=key, out=out, progress="silent", chunk_steps=7)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["draws.safetensors"]
     loaded = load(out)
     np.testing.assert_array_equal(loaded.chain, np.repeat([0, 1], 8))
-    for posterior in (result.posterior, loaded):
-        np.testing.assert_array_equal(posterior.draws["w"], in_memory.draws["w"])
-    # The same as if the draws had been kept and saved at the end.
-    again = load(save(tmp_path / "again.safetensors", in_memory))
+    np.testing.assert_array_equal(result.posterior.draws["w"], loaded.draws["w"])
+    # The same as if the draws had been saved at the end.
+    again = load(save(tmp_path / "again.safetensors", result.posterior))
     np.testing.assert_array_equal(again.draws["w"], loaded.draws["w"])
+    # And every third of those a fit in memory without thinning has.
     every = fit(
         problem,
         HMC(draws=8 * thin, warmup=5, leapfrog_steps=4, chains=2, step_size=0.02),

@@ -76,7 +76,14 @@ def build(problem: Problem, method: HMC) -> Program:
         state: ChainState, key: jax.Array, t: jax.Array, data: Batch
     ) -> tuple[ChainState, Info]:
         n, place = t // length, t % length
-        momentum_key, accept_key = jax.random.split(jax.random.fold_in(subkey(key, "chain"), n))
+        transition_key = jax.random.fold_in(subkey(key, "chain"), n)
+        momentum_key, accept_key = jax.random.split(transition_key)
+        step_size = state.tuning.step_size
+        if method.jitter:
+            jitter = jax.random.uniform(
+                subkey(transition_key, "jitter"), (), step_size.dtype, -1, 1
+            )
+            step_size = step_size * (1 + method.jitter * jitter)
         metric = gaussian_euclidean(state.tuning.inverse_mass)
         chain: Any = state.chain  # BlackJAX types these arrays as floats
 
@@ -87,7 +94,7 @@ def build(problem: Problem, method: HMC) -> Program:
         density = log_density(problem, data, origin=chain.position)
         leapfrog = velocity_verlet(density, metric.kinetic_energy)
         path = jax.lax.cond(place == 0, begin, lambda: state.path)
-        path: Any = leapfrog(path, cast(Any, state.tuning.step_size))
+        path: Any = leapfrog(path, cast(Any, step_size))
 
         def end() -> ChainState:
             momentum = metric.sample_momentum(momentum_key, chain.position)

@@ -134,6 +134,9 @@ class HMC:
     """Steps of the integrator per transition."""
     step_size: float = 1e-3
     """Step of the integrator, or where its adaptation starts."""
+    jitter: float = 0.1
+    """Each transition takes a step size drawn evenly from this share around the one in force, so
+    that trajectories do not fall in with a period of the posterior; 0 for none, as published."""
     adapt_step_size: bool = True
     """Adapt the step size during warm-up (dual averaging); otherwise it stays as given."""
     adapt_mass: bool = False
@@ -145,6 +148,7 @@ class HMC:
 
     def __post_init__(self) -> None:
         _positive_integers(self, "leapfrog_steps")
+        _between(self, "jitter", 0, 1)
         _check_sampler(self)
 
 
