@@ -113,7 +113,7 @@ def stage_speed(setting: Setting) -> dict[str, Any]:
     return json.loads(found.stdout.splitlines()[-1])
 
 
-def measure_speed(setting: Setting, samples: int = 5, rounds: int = 6) -> dict[str, Any]:
+def measure_speed(setting: Setting, samples: int = 3, rounds: int = 4) -> dict[str, Any]:
     """Matrix products and profiles take turns, both for seconds: they share what disturbs them."""
     q0, _ = setting.fits()
     path = geodesic(q0, setting.aligned("w2").posterior)
