@@ -336,7 +336,6 @@ def test_the_summary_is_plain_numbers(trained):
     assert "barrier" in str(found)
 
 
-@pytest.mark.fast
 def test_bad_input_is_named(trained):
     q, (x, y), _ = trained
     path = geodesic(q, q)

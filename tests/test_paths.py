@@ -134,7 +134,6 @@ def test_line_is_a_point_mass_and_carries_state():
     np.testing.assert_allclose(q.state["mean"], np.full((1, 4), 0.25))
 
 
-@pytest.mark.fast
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("make", [mean_field, samples, low_rank])
 def test_a_common_permutation_moves_the_whole_path(make):

@@ -73,7 +73,6 @@ def test_a_mixture_has_its_weights_exactly():
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("kind", POSTERIORS)
 def test_batches_and_repeats_change_nothing(kind):
     whole = predictive(POSTERIORS[kind], apply, X, key=KEY, samples=8)

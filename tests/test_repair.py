@@ -192,7 +192,6 @@ def test_a_layer_without_bias_is_left_alone_and_named():
     jax.tree.map(np.testing.assert_array_equal, path(0.5).draw(0), plain)
 
 
-@pytest.mark.fast
 def test_bad_input_is_named():
     ends = [mean_field(1), mean_field(2)]
     with pytest.raises(ValueError, match="cannot be repaired"):
