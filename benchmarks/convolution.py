@@ -5,8 +5,10 @@
 Everything is measured in one run on one machine, in turns, so that the ratios mean something. The
 network is ours (filter response normalisation, thresholded units); PyTorch's is the same network
 with the same weights, which is checked on the loss. "step" is one jitted gradient step, "scan" the
-same step inside `lax.scan`, which is how training runs. Threads: as many as there are cores, for
-both. Needs the `bench` extra.
+same step inside `lax.scan`, which is how training runs. Both use all cores, or `--cores` of them.
+On a machine that does other work too, wall times mean little (PyTorch's threads wait for each
+other by spinning): there, `--cores 1` and processor time compare the work that is done. Needs the
+`bench` extra.
 """
 
 import argparse
@@ -127,6 +129,7 @@ def compiled(form, params, x, y, *, steps):
     finally:
         convolution.conv2d = kept
     _, losses = jax.block_until_ready(program(params))
+    print(f"compiled {steps or 'one'} step(s) in {compiling:.1f} s", flush=True)
     return {
         "run": lambda: jax.block_until_ready(program(params)),
         "steps": max(steps, 1),
@@ -142,7 +145,7 @@ def torch_step(params, x, y, *, channels_last, steps):
     from torch import nn
     from torch.nn import functional
 
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     tensor = lambda a: torch.tensor(np.asarray(a))
 
     class Norm(nn.Module):
@@ -207,7 +210,7 @@ def torch_step(params, x, y, *, channels_last, steps):
         with torch.no_grad():
             for w, g in zip(weights, gradient, strict=True):
                 w.sub_(g, alpha=RATE)
-        return float(loss)
+        return loss.item()
 
     first = step()
 
@@ -251,10 +254,13 @@ def main():
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="gradient steps in a scan")
+    parser.add_argument("--cores", type=int, default=os.cpu_count())
     parser.add_argument("--all", action="store_true", help="the slow forms too")
     parser.add_argument("--out", default="results/convolution.json")
     args = parser.parse_args()
 
+    # Before JAX starts its threads: it makes as many as there are cores to run on.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
     data = make_params(args.batch)
     candidates = {
         "torch": torch_step(*data, channels_last=False, steps=args.steps),
@@ -282,9 +288,11 @@ def main():
         },
         2,
     )
-    best = min(measured[name]["wall_s_min"] for name in ("torch", "torch channels_last"))
-    for row in measured.values():
-        row["wall_against_best_torch"] = round(row["wall_s_min"] / best, 2)
+    for key in ("wall", "cpu"):
+        layouts = ("torch", "torch channels_last")
+        best = min(measured[name][f"{key}_s_min"] for name in layouts)
+        for row in measured.values():
+            row[f"{key}_against_best_torch"] = round(row[f"{key}_s_min"] / best, 2)
     loop = {
         name: round(
             in_loop[f"{name}, scan"]["wall_s_min"] / in_loop[f"{name}, step"]["wall_s_min"], 1
@@ -296,21 +304,24 @@ def main():
     record = {
         "what": "ResNet20 gradient step, width 16, 32×32×3, float32",
         "batch": args.batch,
-        "cores": os.cpu_count(),
+        "cores": args.cores,
         "load_at_end": [round(v, 1) for v in os.getloadavg()],
         "machine": platform.processor() or platform.machine(),
         "versions": {"jax": jax.__version__, "torch": torch.__version__},
         "measured": measured,
         "scan_against_step_batch_8": loop,
         "target": "ours in a scan at most 1.5 times the better PyTorch layout",
-        "met": measured["ours, scan"]["wall_against_best_torch"] <= 1.5,
+        "met": measured["ours, scan"][
+            "cpu_against_best_torch" if args.cores == 1 else "wall_against_best_torch"
+        ]
+        <= 1.5,
     }
     for name, row in measured.items():
         low, mid, used = (1e3 * row[k] for k in ("wall_s_min", "wall_s_median", "cpu_s_min"))
         temp = f"  temp {row['temp_mib']} MiB" if "temp_mib" in row else ""
-        ratio = row["wall_against_best_torch"]
+        ratios = (row["wall_against_best_torch"], row["cpu_against_best_torch"])
         print(f"{name:22s} {low:6.0f} ms (median {mid:.0f}, processor {used:.0f})", end="")
-        print(f"  {ratio:.2f} × torch{temp}")
+        print("  {:.2f} × torch ({:.2f} in processor time){}".format(*ratios, temp))
     print("scan against step, batch 8:", loop)
     out = Path(args.out)
     out.parent.mkdir(exist_ok=True, parents=True)
