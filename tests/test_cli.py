@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -128,3 +129,23 @@ def test_every_command_has_help_with_an_example(command, capsys):
         cli.main([command, "--help"])
     assert stop.value.code == 0
     assert f"onebasin {command}" in capsys.readouterr().out
+
+
+def test_demo_removes_most_of_the_barrier(tmp_path):
+    """The demo's claim, from its own closing words and files, in a real process."""
+    folder = tmp_path / "demo"
+    done = onebasin("demo", "--out", str(folder))
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    right = [float(p) for p in re.findall(r"([\d.]+)% and ([\d.]+)% of the test", text)[0]]
+    assert min(right) > 95
+    less = float(re.findall(r"nats, (\d+)% less", text)[0])
+    assert less >= 85
+    assert {p.name for p in folder.iterdir()} == {
+        "posterior-0.safetensors",
+        "posterior-1.safetensors",
+        "barrier.svg",
+    }
+    again = onebasin("demo", "--out", str(folder))
+    assert again.returncode == 2
+    assert "earlier run" in again.stderr
