@@ -13,6 +13,7 @@ random orders.
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 
@@ -60,11 +61,15 @@ def certificate(pair, objective, permutation):
     return worst
 
 
-def measure(pair, objective, repeats):
+def measure(pair, objective, repeats, max_sweeps):
     q0, q1 = pair.posteriors
     common = {"to": q0, "symmetry": pair.symmetry, "objective": objective}
     plain_runs = [
-        clocked(lambda: plain_match(pair.symmetry, q1, q0, objective, seed=[0, 0]))
+        clocked(
+            lambda: plain_match(
+                pair.symmetry, q1, q0, objective, seed=[0, 0], max_sweeps=max_sweeps
+            )
+        )
         for _ in range(repeats)
     ]
     plain, _, plain_cpu = min(plain_runs, key=lambda run: run[0].seconds)
@@ -75,6 +80,11 @@ def measure(pair, objective, repeats):
         "pair": pair.name,
         "objective": objective,
         "accuracies": pair.accuracies,
+        "conditions": {
+            "cores": os.cpu_count(),
+            "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", "all"),
+            "load_average": os.getloadavg()[0],
+        },
         "plain": {
             "seconds": plain.seconds,
             "cpu_seconds": plain_cpu,
@@ -82,6 +92,7 @@ def measure(pair, objective, repeats):
                 [s for _, s in plain.trace], [t for t, _ in plain.trace], goal
             ),
             "sweeps": plain.sweeps,
+            "stopped_early": plain.sweeps == max_sweeps,
             "score_start": start,
             "score": final,
         },
@@ -156,6 +167,9 @@ def main():
     parser.add_argument("--pairs", nargs="+", default=list(BUDGETS), choices=list(BUDGETS))
     parser.add_argument("--objectives", nargs="+", default=["l2", "w2"])
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument(
+        "--plain-sweeps", type=int, default=100, help="stop the plain run after so many sweeps"
+    )
     parser.add_argument("--starts", action="store_true")
     arguments = parser.parse_args()
     key = "starts" if arguments.starts else "speed"
@@ -168,7 +182,7 @@ def main():
                 row = never_worse(pair, objective)
                 print(name, objective, f"{row['above_plain_best']:+.2e}", row["never_worse"])
             else:
-                row = measure(pair, objective, arguments.repeats)
+                row = measure(pair, objective, arguments.repeats, arguments.plain_sweeps)
                 print(
                     name,
                     objective,
