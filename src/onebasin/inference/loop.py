@@ -16,7 +16,7 @@ import numpy as np
 
 from onebasin.inference.lanes import Lanes
 from onebasin.inference.program import Program
-from onebasin.trees import Tree, num_parameters
+from onebasin.trees import Tree
 
 # Draws wait on the device until their chunk ends; this bounds what they take there.
 DRAW_BUFFER_BYTES = 2**28
@@ -113,7 +113,3 @@ def _memory(compiled: Any) -> dict[str, int]:
         "temporaries": analysis.temp_size_in_bytes,
         "aliased": analysis.alias_size_in_bytes,
     }
-
-
-def state_bytes(tree: Tree) -> int:
-    return 4 * num_parameters(tree)
