@@ -3,8 +3,9 @@
     python benchmarks/alignment_figure.py
 
 Reads results/alignment_speed.json and results/alignment_many.json, fits seconds = a·nᵇ to each
-line by least squares in logarithms, and writes results/alignment_timings.{svg,png} and the
-exponents to results/alignment_timings.json.
+line by least squares in logarithms (CPU seconds, which other work on a machine disturbs less),
+and writes results/alignment_timings.{svg,png} and the exponents to
+results/alignment_timings.json.
 """
 
 import json
@@ -54,17 +55,20 @@ def by_width(axes, rows, kind, fits):
         widths = [w for w, _ in chosen]
         for name, colour in (("plain", ORANGE), ("default", BLUE)):
             who = "plain" if name == "plain" else "OneBasin"
-            seconds = [r[name]["seconds"] for _, r in chosen]
+            seconds = [r[name]["cpu_seconds"] for _, r in chosen]
             fits.append(
                 draw(axes, widths, seconds, f"{who}, {objective}", colour, style) | {"of": kind}
             )
-    axes.set(xscale="log", yscale="log", xlabel="width", ylabel="seconds to align a pair")
+    axes.set(xscale="log", yscale="log", xlabel="width", ylabel="CPU seconds to align a pair")
     widths = sorted({int(r["pair"][len(kind) :]) for r in rows if r["pair"].startswith(kind)})
     axes.set_xticks(widths, [str(w) for w in widths])
     axes.minorticks_off()
     if widths:
         axes.set_xlim(widths[0] / 1.25, widths[-1] * 1.6)
-    axes.legend(frameon=False, fontsize=8)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
+    else:
+        axes.set_visible(False)  # nothing was measured yet
 
 
 def main():
@@ -78,7 +82,7 @@ def main():
     middle.set_title("ResNet20", fontsize=10)
     for objective, style in (("w2", "-"), ("log-density", "--")):
         chosen = sorted(
-            (r["draws"], r["seconds"])
+            (r["draws"], r["cpu_seconds"])
             for r in draws.values()
             if r.get("objective") == objective and r["draws"] > 2
         )
@@ -87,7 +91,7 @@ def main():
             fits.append(draw(right, counts, seconds, objective, BLUE, style) | {"of": "draws"})
             right.set_xticks(counts, [str(c) for c in counts])
             right.set_xlim(counts[0] / 1.3, counts[-1] * 1.8)
-    right.set(xscale="log", yscale="log", xlabel="draws", ylabel="seconds to align all")
+    right.set(xscale="log", yscale="log", xlabel="draws", ylabel="CPU seconds to align all")
     right.minorticks_off()
     right.set_title("Joint alignment, MLP 3×512", fontsize=10)
     right.legend(frameon=False, fontsize=8)

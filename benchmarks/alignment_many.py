@@ -134,6 +134,7 @@ def main():
             for objective in arguments.objectives:
                 results[f"{count} draws, {objective}"] = row = many(pair, count, objective)
                 print({k: v for k, v in row.items() if k != "trace"}, flush=True)
+                arguments.out.write_text(json.dumps(results, indent=1) + "\n")
     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
