@@ -30,56 +30,43 @@ def draw(axes, x, y, label, colour, style):
     axes.plot(x, y, marker="o", ms=4, ls="none", color=colour, mfc=colour if style == "-" else "w")
     scale, exponent = power_law(x, y)
     grid = np.geomspace(min(x), max(x), 50)
-    axes.plot(grid, scale * grid**exponent, style, color=colour, lw=1.2, label=label)
-    axes.annotate(
-        f"n^{exponent:.1f}",
-        (grid[-1], scale * grid[-1] ** exponent),
-        xytext=(5, 0),
-        textcoords="offset points",
-        color=colour,
-        fontsize=8,
-        va="center",
-    )
+    text = f"{label}  ∝ n$^{{{exponent:.1f}}}$"
+    axes.plot(grid, scale * grid**exponent, style, color=colour, lw=1.2, label=text)
     return {"label": label, "x": list(x), "seconds": list(y), "scale": scale, "exponent": exponent}
 
 
-def by_width(axes, rows, kind, fits):
+def finish(axes, ticks, title, **labels):
+    axes.set(xscale="log", yscale="log", **labels)
+    axes.minorticks_off()
+    axes.set_xticks(ticks, [str(t) for t in ticks])
+    axes.set_xlim(ticks[0] / 1.3, ticks[-1] * 1.3)
+    axes.set_title(title, fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="0.9", lw=0.6)
+
+
+def by_width(axes, rows, kind, title):
+    fits, ticks = [], set()
     for objective, style in (("l2", "--"), ("w2", "-")):
         chosen = sorted(
-            (int(r["pair"][len(kind) :]), r)
-            for r in rows
-            if r["pair"].startswith(kind) and r["objective"] == objective
+            ((int(r["pair"][len(kind) :]), r) for r in rows if r["objective"] == objective),
+            key=lambda pair: pair[0],
         )
-        if len(chosen) < 2:
-            continue
         widths = [w for w, _ in chosen]
+        ticks |= set(widths)
         for name, colour in (("plain", ORANGE), ("default", BLUE)):
             who = "plain" if name == "plain" else "OneBasin"
             seconds = [r[name]["cpu_seconds"] for _, r in chosen]
             fits.append(
                 draw(axes, widths, seconds, f"{who}, {objective}", colour, style) | {"of": kind}
             )
-    axes.set(xscale="log", yscale="log", xlabel="width", ylabel="CPU seconds to align a pair")
-    widths = sorted({int(r["pair"][len(kind) :]) for r in rows if r["pair"].startswith(kind)})
-    axes.set_xticks(widths, [str(w) for w in widths])
-    axes.minorticks_off()
-    if widths:
-        axes.set_xlim(widths[0] / 1.25, widths[-1] * 1.6)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8)
-    else:
-        axes.set_visible(False)  # nothing was measured yet
+    finish(axes, sorted(ticks), title, xlabel="width", ylabel="CPU seconds to align a pair")
+    return fits
 
 
-def main():
-    rows = json.loads((RESULTS / "alignment_speed.json").read_text())["speed"]
-    draws = json.loads((RESULTS / "alignment_many.json").read_text())
-    fits = []
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-    by_width(left, rows, "mlp", fits)
-    left.set_title("MLP, three hidden layers", fontsize=10)
-    by_width(middle, rows, "resnet", fits)
-    middle.set_title("ResNet20", fontsize=10)
+def by_draws(axes, draws, title):
+    fits, ticks = [], set()
     for objective, style in (("w2", "-"), ("log-density", "--")):
         chosen = sorted(
             (r["draws"], r["cpu_seconds"])
@@ -88,16 +75,25 @@ def main():
         )
         if len(chosen) > 1:
             counts, seconds = zip(*chosen, strict=True)
-            fits.append(draw(right, counts, seconds, objective, BLUE, style) | {"of": "draws"})
-            right.set_xticks(counts, [str(c) for c in counts])
-            right.set_xlim(counts[0] / 1.3, counts[-1] * 1.8)
-    right.set(xscale="log", yscale="log", xlabel="draws", ylabel="CPU seconds to align all")
-    right.minorticks_off()
-    right.set_title("Joint alignment, MLP 3×512", fontsize=10)
-    right.legend(frameon=False, fontsize=8)
-    for axes in (left, middle, right):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="0.9", lw=0.6)
+            ticks |= set(counts)
+            fits.append(draw(axes, counts, seconds, objective, BLUE, style) | {"of": "draws"})
+    finish(axes, sorted(ticks), title, xlabel="draws", ylabel="CPU seconds to align all")
+    return fits
+
+
+def main():
+    rows = json.loads((RESULTS / "alignment_speed.json").read_text())["speed"]
+    draws = json.loads((RESULTS / "alignment_many.json").read_text())
+    panels = []
+    for kind, title in (("mlp", "MLP, three hidden layers"), ("resnet", "ResNet20")):
+        own = [r for r in rows if r["pair"].startswith(kind)]
+        if len({r["pair"] for r in own}) > 1:  # one width makes no line
+            panels.append(lambda axes, own=own, k=kind, t=title: by_width(axes, own, k, t))
+    panels.append(lambda axes: by_draws(axes, draws, "Joint alignment, MLP 3×512"))
+    figure, grid = plt.subplots(
+        1, len(panels), figsize=(4 * len(panels), 3.6), layout="constrained", squeeze=False
+    )
+    fits = [fit for panel, axes in zip(panels, grid[0], strict=True) for fit in panel(axes)]
     figure.savefig(RESULTS / "alignment_timings.svg", metadata={"Date": None})
     figure.savefig(RESULTS / "alignment_timings.png", dpi=150)
     (RESULTS / "alignment_timings.json").write_text(json.dumps(fits, indent=1) + "\n")
