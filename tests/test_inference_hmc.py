@@ -90,7 +90,6 @@ def test_samplers_match_exact_moments(target, method):
     assert ((stats["acceptance"] > 0.7) & (stats["acceptance"] < 0.98)).all()
 
 
-@pytest.mark.fast
 @pytest.mark.usefixtures("x64")
 def test_a_transition_is_that_of_blackjax():
     problem, _, _ = logistic()

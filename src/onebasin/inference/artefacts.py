@@ -66,6 +66,13 @@ class Files:
                 f"{path} exists; give overwrite=True to replace it, or resume=True to continue"
             )
 
+    def sweep(self) -> None:
+        """Remove the half-written files a killed process left beside these names."""
+        for path in (self.checkpoint, *self.outs()):
+            if path is not None:
+                for part in path.parent.glob(f".{path.name}.*.part"):
+                    part.unlink(missing_ok=True)
+
     def clear(self) -> None:
         """Forget an earlier fit under these names."""
         gathering = [self.draws(run) for run in range(self.runs or 1)]

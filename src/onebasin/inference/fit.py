@@ -114,6 +114,7 @@ def fit(
         if not overwrite:
             files.refuse_existing()
         files.clear()
+    files.sweep()
     work = _Fit(problem, method, key, files, config, resume, chunk_steps)
     results = work.run(progress, checkpoint_interval)
     return results if runs is not None else results[0]
