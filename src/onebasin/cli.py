@@ -87,7 +87,7 @@ def _run(name: str, arguments: list[str]) -> None:
     import tyro
 
     module = import_module(COMMANDS[name].module)
-    command = module.COMMAND if hasattr(module, "COMMAND") else module.COMMANDS
+    command = module.COMMAND
     options = {"prog": f"onebasin {name}", "args": arguments}
     if isinstance(command, dict):
         config = tyro.extras.subcommand_cli_from_dict(command, **options)

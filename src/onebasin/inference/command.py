@@ -104,7 +104,7 @@ class FitNUTS:
     method: Annotated[NUTS, Flat] = field(default_factory=NUTS)
 
 
-COMMANDS = {
+COMMAND = {
     "vi": FitVI,
     "map": FitMAP,
     "ensemble": FitEnsemble,
