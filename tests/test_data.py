@@ -54,7 +54,7 @@ def write_mnist(folder, train=7, test=3, *, zipped=True, seed=0):
     for name, array in arrays.items():
         data = idx_bytes(array, 0x08)
         if zipped:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(data, mtime=0, mtime=0))
+            (folder / f"{name}.gz").write_bytes(gzip.compress(data, mtime=0))
         else:
             (folder / name).write_bytes(data)
     return arrays
