@@ -83,6 +83,7 @@ def by_draws(axes, draws, title):
 
 def main():
     rows = json.loads((RESULTS / "alignment_speed.json").read_text())["speed"]
+    rows = [r for r in rows if not r["plain"].get("stopped_early")]  # no whole run, no timing
     draws = json.loads((RESULTS / "alignment_many.json").read_text())
     panels = []
     for kind, title in (("mlp", "MLP, three hidden layers"), ("resnet", "ResNet20")):
