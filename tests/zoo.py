@@ -103,12 +103,70 @@ def mlp():
     return linen(MLP(), normal((4, 28, 28, 1)))
 
 
+@entry(
+    [
+        (3, [at("Conv_0/kernel", 3), at("Conv_0/bias", 0), at("Conv_1/kernel", 2)]),
+        (6, [at("Conv_1/kernel", 3), at("Conv_1/bias", 0), at("Dense_0/kernel", 0, before=4)]),
+        (24, [at("Dense_0/kernel", 1), at("Dense_0/bias", 0), at("Dense_1/kernel", 0)]),
+    ]
+)
+def lenet():
+    """Pooled to 2 × 2 pixels, which the dense kernel has outside its channels."""
+    return linen(LeNet(width=3), normal((2, 8, 8, 1)))
+
+
 def build_lenet():
     return linen(LeNet(), normal((2, 28, 28, 1)))
 
 
+def block(stage: int, number: int, size: int) -> tuple[int, list[At]]:
+    """The inner group of a residual block: between its two convolutions."""
+    name = f"stage{stage}_block{number}/"
+    return (
+        size,
+        [
+            at(name + "conv1/kernel", 3),
+            at(name + "norm1/scale", 0),
+            at(name + "norm1/bias", 0),
+            at(name + "threshold1/threshold", 0),
+            at(name + "conv2/kernel", 2),
+        ],
+    )
+
+
+def stream(stage: int, size: int) -> tuple[int, list[At]]:
+    """A residual stream: written by the stem or the projection and by every block's second
+    convolution, read by every block's first and by what follows the stage."""
+    places = []
+    for number in (1, 2, 3):
+        name = f"stage{stage}_block{number}/"
+        places += [at(name + "conv2/kernel", 3), at(name + "norm2/scale", 0)]
+        places += [at(name + "norm2/bias", 0), at(name + "threshold2/threshold", 0)]
+        if number > 1 or stage == 1:
+            places.append(at(name + "conv1/kernel", 2))
+    if stage == 1:
+        places += [at("stem/kernel", 3), at("stem_norm/scale", 0), at("stem_norm/bias", 0)]
+        places.append(at("stem_threshold/threshold", 0))
+    else:
+        first = f"stage{stage}_block1/projection"
+        places += [at(first + "/kernel", 3), at(first + "_norm/scale", 0)]
+        places.append(at(first + "_norm/bias", 0))
+    if stage < 3:
+        after = f"stage{stage + 1}_block1/"
+        places += [at(after + "conv1/kernel", 2), at(after + "projection/kernel", 2)]
+    else:
+        places.append(at("head/kernel", 0))
+    return size, places
+
+
+@entry(
+    [
+        *(block(stage, number, 2 * 2**stage) for stage in (1, 2, 3) for number in (1, 2, 3)),
+        *(stream(stage, 2 * 2**stage) for stage in (1, 2, 3)),
+    ]
+)
 def build_resnet20():
-    return linen(ResNet20(width=4), normal((2, 32, 32, 3)))
+    return linen(ResNet20(width=4), normal((2, 8, 8, 3)))
 
 
 # Batch sizes that equal a width, and other accidents of size.
