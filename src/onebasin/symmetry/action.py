@@ -14,7 +14,7 @@ from jax.core import Tracer
 from onebasin.symmetry.layout import Layout, gather_index, moves
 from onebasin.trees import Tree, path_name
 
-BLOCK_BYTES = 1 << 17  # a block and its gathered copy stay in the second-level cache
+BLOCK_BYTES = 1 << 18  # a block and its gathered copy stay in the second-level cache
 PARALLEL_BYTES = 1 << 20  # below this, handing work to threads costs more than it saves
 
 
@@ -95,12 +95,18 @@ def _take(out: np.ndarray, array: np.ndarray, by_axis: Mapping[int, np.ndarray])
         else:
             out[start:stop] = part
 
-    starts = range(0, len(array), rows)
-    if array.nbytes < PARALLEL_BYTES or len(starts) == 1:
+    def blocks(starts: range) -> None:
         for start in starts:
             block(start)
+
+    starts = range(0, len(array), rows)
+    workers = os.cpu_count() or 1
+    if array.nbytes < PARALLEL_BYTES or len(starts) < 2 * workers:
+        blocks(starts)
     else:
-        list(_threads().map(block, starts))
+        # One task for each core: handing over a task costs as much as moving several blocks.
+        share = -(-len(starts) // workers)
+        list(_threads().map(blocks, [starts[i : i + share] for i in range(0, len(starts), share)]))
 
 
 @cache
