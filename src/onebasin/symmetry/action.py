@@ -33,7 +33,8 @@ def move_tree(
 
     def index_of(layout: Layout) -> np.ndarray:
         if layout not in cache:
-            cache[layout] = gather_index(layout, indices)
+            # Indices of the machine's own width, or every block would convert them again.
+            cache[layout] = gather_index(layout, indices).astype(np.intp)
         return cache[layout]
 
     def move(path: Any, leaf: Any) -> Any:
