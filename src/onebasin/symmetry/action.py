@@ -14,7 +14,7 @@ from jax.core import Tracer
 from onebasin.symmetry.layout import Layout, gather_index, moves
 from onebasin.trees import Tree, path_name
 
-BLOCK_BYTES = 1 << 18  # a block and its gathered copy stay in the second-level cache
+BLOCK_BYTES = 1 << 20  # few handovers of the interpreter between threads, and still in the cache
 PARALLEL_BYTES = 1 << 20  # below this, handing work to threads costs more than it saves
 
 
