@@ -1,0 +1,181 @@
+"""Pruning by what the posterior is sure of.
+
+A weight is kept for one of three reasons:
+
+* `std`: its standard deviation σ is among the lowest (as published, Xiao et al.). The data, or
+  the prior where it is narrow, have settled it.
+* `snr`: |mean|/σ is among the highest (Graves 2011, Blundell et al. 2015). A weight that is
+  surely zero has a low σ and may go; this rule lets it.
+* `magnitude`: |mean| is among the highest: the baseline that needs no posterior.
+
+All parameters compete, biases too, as published: they are few, and their σ is on the same footing.
+The number kept is exact, the least whole number that is at least the share asked for; ties go to
+the weight that comes first in the order of leaves and, within a leaf, of rows.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.evaluation import measures
+from onebasin.evaluation.likelihood import examples
+from onebasin.evaluation.predictive import predictive
+from onebasin.posterior import Samples
+from onebasin.trees import Tree, check_same_shapes, first_non_finite, leaves_by_path
+
+By = Literal["std", "snr", "magnitude"]
+Scope = Literal["global", "layer"]
+KEEPS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01)  # as published
+
+
+@dataclass(frozen=True, eq=False)
+class Pruned:
+    """Params with zeros where weights were pruned, and the mask of what was kept."""
+
+    params: Tree = field(repr=False)
+    mask: Tree = field(repr=False)
+    kept: float
+    """The share of all parameters that was kept."""
+    by: str
+    scope: str
+
+
+def prune(
+    params: Tree,
+    std: Tree = None,
+    *,
+    keep: float = 0.1,
+    by: By = "std",
+    scope: Scope = "global",
+) -> Pruned:
+    """Set all but the share `keep` of the weights to zero.
+
+    Args:
+      params, std: mean and standard deviation of every weight, e.g. `posterior.moments()`;
+        `std` is not needed by magnitude.
+      by: "std" keeps the lowest σ, "snr" the highest |mean|/σ, "magnitude" the highest |mean|.
+      scope: "global" ranks all weights together; "layer" keeps the same share of every layer, a
+        layer being the leaves that share a parent ("Dense_0/kernel" and "Dense_0/bias"), or one
+        leaf of a flat tree.
+
+    >>> import jax.numpy as jnp
+    >>> prune({"w": jnp.array([3.0, 1.0, 2.0])}, {"w": jnp.array([0.1, 0.2, 0.3])}, keep=0.5).params
+    {'w': Array([3., 1., 0.], dtype=float32)}
+    """
+    if not (isinstance(keep, int | float) and 0 < keep <= 1):
+        raise ValueError(f"keep is the share of weights that stay, above 0 and up to 1, not {keep}")
+    scores = _scores(params, std, by)
+    masks: dict[str, np.ndarray] = {}
+    for names in _layers(list(scores), scope):
+        joined = np.concatenate([scores[name].ravel() for name in names])
+        # A hair less, so that 0.07 of 100, which is 7.000000000000001, stays 7.
+        count = math.ceil(keep * len(joined) - 1e-9)
+        chosen = np.zeros(len(joined), bool)
+        chosen[np.argsort(-joined, kind="stable")[:count]] = True
+        ends = np.cumsum([scores[name].size for name in names])[:-1]
+        for name, part in zip(names, np.split(chosen, ends), strict=True):
+            masks[name] = part.reshape(scores[name].shape)
+    mask = jax.tree.unflatten(
+        jax.tree.structure(params), [jnp.asarray(masks[name]) for name in scores]
+    )
+    zeroed = jax.tree.map(lambda leaf, m: jnp.where(m, jnp.asarray(leaf), 0), params, mask)
+    kept = sum(int(m.sum()) for m in masks.values()) / sum(m.size for m in masks.values())
+    return Pruned(zeroed, mask, kept, by, scope)
+
+
+def _scores(params: Tree, std: Tree, by: str) -> dict[str, np.ndarray]:
+    """By key path, how much each weight deserves to stay."""
+    if by not in get_args(By):
+        raise ValueError(f"there is no rule '{by}'; prune by {', '.join(get_args(By))}")
+    means = {name: np.asarray(leaf, np.float64) for name, leaf in leaves_by_path(params).items()}
+    if not means:
+        raise ValueError("there is no parameter to prune")
+    if by == "magnitude":
+        stds = {}
+    elif std is None:
+        raise ValueError(f"pruning by {by} needs the standard deviations: prune(params, std, ...)")
+    else:
+        check_same_shapes(params, std, "the std")
+        stds = {name: np.asarray(leaf, np.float64) for name, leaf in leaves_by_path(std).items()}
+    bad = first_non_finite(means) or first_non_finite(stds)
+    if bad:
+        raise ValueError(f"leaf '{bad}' holds NaN or infinity; pruning needs finite numbers")
+    if by == "std":
+        return {name: -stds[name] for name in means}
+    if by == "magnitude":
+        return {name: np.abs(mean) for name, mean in means.items()}
+    # A weight with no doubt at all comes first, unless it is surely zero.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = {name: np.abs(mean) / stds[name] for name, mean in means.items()}
+    return {name: np.where(means[name] == 0, 0.0, ratio) for name, ratio in ratios.items()}
+
+
+def _layers(names: list[str], scope: str) -> list[list[str]]:
+    if scope not in get_args(Scope):
+        raise ValueError(f"there is no scope '{scope}'; give {' or '.join(get_args(Scope))}")
+    if scope == "global":
+        return [names]
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(name.rpartition("/")[0] or name, []).append(name)
+    return list(layers.values())
+
+
+@dataclass(frozen=True, eq=False)
+class PruningCurve:
+    """Accuracy and loss of the pruned mean network against the share of weights kept."""
+
+    kept: np.ndarray
+    accuracy: np.ndarray
+    nll: np.ndarray
+    by: str
+    scope: str
+    num_examples: int
+
+    def summary(self) -> dict[str, Any]:
+        """The curve as JSON-able numbers."""
+        arrays = {name: getattr(self, name).tolist() for name in ("kept", "accuracy", "nll")}
+        return {"by": self.by, "scope": self.scope, "examples": self.num_examples, **arrays}
+
+
+def pruning_curve(
+    posterior: Any,
+    apply: Callable[..., jax.Array],
+    data: Any,
+    *,
+    keeps: Sequence[float] = KEEPS,
+    by: By = "std",
+    scope: Scope = "global",
+    batch_size: int | None = None,
+) -> PruningCurve:
+    """Prune the mean of a posterior to each share and evaluate what is left.
+
+    Nothing is random: the network of the pruned mean is evaluated, not draws. Of Samples the mean
+    and spread are those of the raw draws, which mean something once the draws are in one basin.
+    """
+    if not keeps:
+        raise ValueError("keeps is empty; name at least one share")
+    x, y = examples(data)
+    mean, std = posterior.moments()
+    state = getattr(posterior, "state", None)
+    if state is not None:
+        if isinstance(posterior, Samples):
+            raise ValueError(
+                "the draws have running statistics of their own; fit one Gaussian to them first"
+            )
+        state = jax.tree.map(lambda leaf: leaf[None], state)
+    kept, hits, losses = [], [], []
+    for keep in keeps:
+        found = prune(mean, std, keep=keep, by=by, scope=scope)
+        point = Samples(jax.tree.map(lambda leaf: leaf[None], found.params), state=state)
+        # The one draw is used whole: the key chooses nothing.
+        probs = predictive(point, apply, x, key=jax.random.key(0), samples=1, batch_size=batch_size)
+        kept.append(found.kept)
+        hits.append(measures.accuracy(probs, y))
+        losses.append(measures.nll(probs, y))
+    return PruningCurve(*map(np.array, (kept, hits, losses)), by, scope, len(y))
