@@ -7,6 +7,7 @@ computes the few indices it needs from (key, t), and a resumed fit needs no more
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -36,14 +37,16 @@ class Minibatches:
     def per_epoch(self) -> int:
         return self.examples // self.size
 
-    def take(self, data: Batch, key: jax.Array, t: jax.Array) -> Batch:
-        """The batch of step t."""
+    def take(self, data: Batch, key: jax.Array, t: jax.Array, parts: int = 1) -> list[Batch]:
+        """The batch of step t, in so many parts."""
+        bounds = [self.size * i // parts for i in range(parts + 1)]
         if self.size == self.examples:
-            return data
+            return [Batch(data.x[a:b], data.y[a:b]) for a, b in pairwise(bounds)]
         epoch_key = jax.random.fold_in(subkey(key, "order"), t // self.per_epoch)
         places = (t % self.per_epoch) * self.size + jnp.arange(self.size)
         picks = shuffled(places, self.examples, key=epoch_key)
-        return Batch(*(a.at[picks].get(mode="promise_in_bounds") for a in (data.x, data.y)))
+        pick = lambda array, a, b: array.at[picks[a:b]].get(mode="promise_in_bounds")
+        return [Batch(pick(data.x, a, b), pick(data.y, a, b)) for a, b in pairwise(bounds)]
 
 
 def shuffled(places: jax.Array, count: int, *, key: jax.Array) -> jax.Array:

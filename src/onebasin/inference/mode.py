@@ -41,7 +41,7 @@ def build(problem: Problem, method: MAP | Ensemble) -> Program:
         return value, {"loss": value, **aux}
 
     def step(state: MAPState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[MAPState, Info]:
-        batch = batches.take(data, key, t)
+        (batch,) = batches.take(data, key, t)
         (_, info), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, batch)
         move, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
         rate = jnp.asarray(base * course(t))

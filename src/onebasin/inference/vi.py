@@ -17,6 +17,7 @@ noise in every step, but what is odd in ε cancels between the halves, which is 
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -48,6 +49,7 @@ class VIState(NamedTuple):
 def build(problem: Problem, method: VI) -> Program:
     batches = Minibatches.of(problem, method.batch_size)
     steps = method.epochs * batches.per_epoch
+    halves = 2 if method.antithetic and batches.size > 1 else 1
     optimiser = direction(method.optimiser, method.momentum)
     rates = learning_rates(method, steps, batches.per_epoch, problem.num_examples)
 
@@ -59,10 +61,9 @@ def build(problem: Problem, method: VI) -> Program:
         return VIState(params, optimiser.init(params))
 
     def step(state: VIState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[VIState, Info]:
-        batch = batches.take(data, key, t)
+        parts = batches.take(data, key, t, parts=halves)
         noise_key = jax.random.fold_in(subkey(key, "noise"), t)
-        loss = lambda params: negative_elbo(problem, method, params, batch, key=noise_key)
-        (_, info), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
+        info, gradient = elbo_gradient(problem, method, state.params, parts, key=noise_key)
         move, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
         return VIState(descend(state.params, move, rates(t)), optimiser_state), info
 
@@ -102,40 +103,61 @@ def descend(params: Variational, move: Any, rates: tuple[jax.Array, jax.Array]) 
     )
 
 
-def negative_elbo(
-    problem: Problem, method: VI, params: Variational, batch: Batch, *, key: jax.Array
-) -> tuple[jax.Array, Info]:
-    """The loss per example, estimated with fresh noise, and what to report of it."""
+def elbo_gradient(
+    problem: Problem, method: VI, params: Variational, parts: Sequence[Batch], *, key: jax.Array
+) -> tuple[Info, Variational]:
+    """The loss per example with fresh noise (`loss` in the report), and its gradient.
+
+    Args:
+      parts: the batch, or its two halves, of which the second sees the mirrored noise.
+
+    What is random enters through θ = m ± d with d = s ε, so with g± the gradients at the two
+    points the chain rule is g₊ + g₋ for m and (g₊ − g₋) d for log s. Written out, only d, one θ
+    and two gradients are ever alive; differentiating through θ would keep twice that.
+    """
     examples = problem.num_examples
-    scale = 1 / len(batch.x)
+    scale = 1 / (sum(len(part.x) for part in parts) * method.samples)
+    share = 1 / (len(parts) * method.samples)
 
-    def of_draw(noise: Tree, sign: float, part: Batch) -> tuple[jax.Array, Info]:
-        theta = jax.tree.map(lambda m, r, e: m + sign * jnp.exp(r) * e, *params, noise)
+    def at(theta: Tree, part: Batch) -> tuple[jax.Array, Info]:
         log_likelihood, aux = problem.summed_log_likelihood(theta, part)
+        loss = -scale * log_likelihood
         if method.kl == "monte-carlo":
-            aux = {**aux, "kl": log_ratio(problem, params, theta) / examples}
-        return -scale * log_likelihood, aux
+            kl = log_ratio(problem, params, theta) / examples
+            aux = {**aux, "kl": kl}
+            loss = loss + share * kl
+        return loss, aux
 
-    def one(sample_key: jax.Array) -> tuple[jax.Array, Info]:
+    slope = jax.value_and_grad(at, has_aux=True)
+
+    def one(sample_key: jax.Array) -> tuple[jax.Array, Info, Variational]:
         noise = fast_normal_like(params.mean, key=sample_key)
-        half = len(batch.x) // 2
-        if not method.antithetic or not half:
-            return of_draw(noise, 1.0, batch)
-        parts = (Batch(batch.x[:half], batch.y[:half]), Batch(batch.x[half:], batch.y[half:]))
-        (above, aux), (below, other) = (
-            of_draw(noise, sign, part) for sign, part in zip((1.0, -1.0), parts, strict=True)
+        deviation = jax.tree.map(lambda r, e: jnp.exp(r) * e, params.log_std, noise)
+        theta = jax.tree.map(jnp.add, params.mean, deviation)
+        (loss, aux), up = slope(theta, parts[0])
+        if len(parts) == 1:
+            return loss, aux, Variational(up, jax.tree.map(jnp.multiply, up, deviation))
+        # One half after the other: side by side both would hold their own weights. A sum with
+        # 0 × the first loss is an order XLA keeps (on CPU it drops optimisation barriers).
+        theta = jax.tree.map(lambda m, d: m - d + 0 * loss, params.mean, deviation)
+        (below, other), down = slope(theta, parts[1])
+        gradient = Variational(
+            jax.tree.map(jnp.add, up, down),
+            jax.tree.map(lambda u, d, s: (u - d) * s, up, down, deviation),
         )
-        return above + below, jax.tree.map(lambda a, b: (a + b) / 2, aux, other)
+        return loss + below, jax.tree.map(lambda a, b: (a + b) / 2, aux, other), gradient
 
     if method.samples == 1:
-        expected_nll, info = one(key)
+        loss, info, gradient = one(key)
     else:
-        keys = jax.random.split(key, method.samples)
-        expected_nll, info = jax.tree.map(lambda a: a.mean(0), jax.vmap(one)(keys))
+        losses, infos, gradients = jax.vmap(one)(jax.random.split(key, method.samples))
+        loss, info = losses.sum(), jax.tree.map(lambda a: a.mean(0), infos)
+        gradient = jax.tree.map(lambda a: a.sum(0), gradients)
     if method.kl == "analytic":
-        info = {**info, "kl": analytic_kl(problem, params) / examples}
-    loss = expected_nll + info["kl"]
-    return loss, {"loss": loss, **info}
+        kl, pull = jax.value_and_grad(lambda q: analytic_kl(problem, q) / examples)(params)
+        loss, info = loss + kl, {**info, "kl": kl}
+        gradient = jax.tree.map(jnp.add, gradient, pull)
+    return {"loss": loss, **info}, gradient
 
 
 def analytic_kl(problem: Problem, params: Variational) -> jax.Array:
