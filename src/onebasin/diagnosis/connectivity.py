@@ -1,0 +1,77 @@
+"""Are draws connected by straight lines? Barriers between pairs of single draws."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from onebasin.evaluation.barrier import profile
+from onebasin.paths import line
+from onebasin.posterior import Samples
+
+
+@dataclass(frozen=True, eq=False)
+class Barriers:
+    """The loss barrier of the straight line between two draws, for several pairs."""
+
+    pairs: np.ndarray = field(repr=False)
+    """Numbers of the draws, [pairs, 2]."""
+    barrier: np.ndarray
+    excess: np.ndarray
+    """The signed largest excess over interior points."""
+
+    def summary(self) -> dict[str, float]:
+        """Mean over pairs, its standard error, and the largest."""
+        count = len(self.barrier)
+        error = self.barrier.std(ddof=1) / np.sqrt(count) if count > 1 else float("nan")
+        return {
+            "pairs": count,
+            "mean": float(self.barrier.mean()),
+            "stderr": float(error),
+            "largest": float(self.barrier.max()),
+            "mean_excess": float(self.excess.mean()),
+        }
+
+
+def choose_pairs(chain: np.ndarray, count: int, *, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Up to `count` pairs of draws from different chains, and as many half a chain apart.
+
+    Pairs within a chain are the yardstick: they need no alignment.
+    """
+    chain = np.asarray(chain)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+    members = [np.flatnonzero(chain == one) for one in np.unique(chain)]
+    across, within = [], []
+    for _ in range(count if len(members) > 1 else 0):
+        a, b = rng.choice(len(members), 2, replace=False)
+        across.append((rng.choice(members[a]), rng.choice(members[b])))
+    long = [own for own in members if len(own) > 1]
+    for i in range(count if long else 0):
+        own = long[i % len(long)]
+        start = rng.integers(len(own) - len(own) // 2)
+        within.append((own[start], own[start + len(own) // 2]))
+    return np.array(across, int).reshape(-1, 2), np.array(within, int).reshape(-1, 2)
+
+
+def pair_barriers(
+    samples: Samples,
+    pairs: np.ndarray,
+    apply: Callable[..., jax.Array],
+    data: Any,
+    *,
+    points: int = 11,
+    progress: Callable[[int, int], None] | None = None,
+) -> Barriers:
+    """The barrier of each pair; nothing is random along a line between two networks."""
+    state = lambda i: jax.tree.map(lambda leaf: leaf[i], samples.state)
+    barriers, excesses = [], []
+    for done, (i, j) in enumerate(np.asarray(pairs)):
+        path = line(samples.draw(i), samples.draw(j), state(i), state(j))
+        found = profile(path, apply, data, key=jax.random.key(0), points=points, samples=1)
+        barriers.append(found.barrier)
+        excesses.append(found.largest_excess)
+        if progress is not None:
+            progress(done + 1, len(pairs))
+    return Barriers(np.asarray(pairs), np.array(barriers), np.array(excesses))

@@ -1,0 +1,247 @@
+"""Do chains agree on the weights, once permutations are out of the way? `diagnose`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.alignment import align_many
+from onebasin.diagnosis.connectivity import Barriers, choose_pairs, pair_barriers
+from onebasin.diagnosis.geometry import Geometry, geometry
+from onebasin.diagnosis.scramble import scramble
+from onebasin.diagnosis.weights import (
+    WeightStatistics,
+    choose_weights,
+    effective_draws,
+    folded_share,
+    weight_statistics,
+)
+from onebasin.inference.diagnostics import FEWEST_DRAWS
+from onebasin.inference.keys import subkey
+from onebasin.posterior import MeanField, Samples
+from onebasin.symmetry import Permutation, Symmetry, stack
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What is known of the draws as they lie in one arrangement."""
+
+    weights: WeightStatistics = field(repr=False)
+    sigma: np.ndarray = field(repr=False)
+    """Standard deviation of every weight over all draws."""
+    geometry: Geometry
+    not_unimodal: float
+    """Share of weights whose pooled draws are significantly not unimodal; see `folded_share`."""
+    across: Barriers | None = None
+    """Barriers between draws of different chains."""
+
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name in ("rhat", "ess"):
+            values = np.nanquantile(getattr(self.weights, name), QUANTILES)
+            found[name] = dict(zip(map(str, QUANTILES), values.tolist(), strict=True))
+        for limit in (1.01, 1.05, 1.1):
+            found[f"share_rhat_below_{limit}"] = float(np.mean(self.weights.rhat < limit))
+        found |= {
+            "sigma_median": float(np.median(self.sigma)),
+            "sigma_mean": float(self.sigma.mean()),
+            "not_unimodal": self.not_unimodal,
+            "variance_between_chains": self.geometry.between,
+            "variance_explained": self.geometry.explained.tolist(),
+        }
+        if self.across is not None:
+            found["barriers_across_chains"] = self.across.summary()
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """The draws before and after alignment, and the null: what alignment does to chains that
+    share no mode (see `scramble`)."""
+
+    before: View
+    after: View
+    null: View
+    within: Barriers | None
+    """Barriers between draws half a chain apart: they need no alignment."""
+    aligned: Samples = field(repr=False)
+    chain: np.ndarray = field(repr=False)
+    effective: float
+    """Median effective number of draws within chains, which the test of unimodality uses."""
+    num_weights: int
+    """Weights that R-hat, ESS and unimodality were worked out for."""
+
+    def summary(self) -> dict[str, Any]:
+        """Everything as JSON-able numbers."""
+        names, counts = np.unique(self.chain, return_counts=True)
+        found = {
+            "chains": len(names),
+            "draws": int(counts.sum()),
+            "weights_looked_at": self.num_weights,
+            "effective_draws_within_chains": self.effective,
+            "variance_between_chains_expected": self.before.geometry.between_expected,
+            "before": self.before.summary(),
+            "after": self.after.summary(),
+            "null": self.null.summary(),
+        }
+        if self.within is not None:
+            found["barriers_within_chains"] = self.within.summary()
+        return found
+
+    def table(self) -> str:
+        """The main numbers as text."""
+        views = (self.before, self.after, self.null)
+        one = [v.summary() for v in views]
+        rows: list[tuple[str, list[float], str]] = [
+            ("median R-hat of a weight", [s["rhat"]["0.5"] for s in one], ".3f"),
+            ("95 % quantile of R-hat", [s["rhat"]["0.95"] for s in one], ".3f"),
+            ("share with R-hat < 1.05", [s["share_rhat_below_1.05"] for s in one], ".3f"),
+            ("median ESS of a weight", [s["ess"]["0.5"] for s in one], ".1f"),
+            ("variance between chains", [v.geometry.between for v in views], ".4f"),
+            ("weights not unimodal", [v.not_unimodal for v in views], ".4f"),
+            ("median σ", [s["sigma_median"] for s in one], ".4f"),
+        ]
+        wide = max(len(name) for name, _, _ in rows)
+        lines = [f"{'':<{wide}}  {'before':>9}  {'after':>9}  {'null':>9}"]
+        for name, values, spec in rows:
+            cells = "  ".join(f"{format(v, spec):>9}" for v in values)
+            lines.append(f"{name:<{wide}}  {cells}")
+        lines.append(
+            f"(variance between chains is {self.before.geometry.between_expected:.4f} on average "
+            "for independent draws of one law; the null is the same alignment of chains that "
+            "share no mode)"
+        )
+        for name, found in (
+            ("across chains, before", self.before.across),
+            ("across chains, after", self.after.across),
+            ("within chains", self.within),
+        ):
+            if found is not None and len(found.barrier):
+                s = found.summary()
+                lines.append(
+                    f"barrier between draws {name}: {s['mean']:.4f} ± {s['stderr']:.4f} nats "
+                    f"(largest {s['largest']:.4f}, {s['pairs']} pairs)"
+                )
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def align_draws(
+    samples: Samples,
+    symmetry: Symmetry,
+    *,
+    per: Literal["draw", "chain"] = "draw",
+    objective: Any = "l2",
+) -> Samples:
+    """The draws in one basin: each moved by its own permutation, or each chain by one.
+
+    One for each chain has far fewer choices to make, so it flatters less; it is right where
+    labels do not switch within chains.
+    """
+    if per == "draw":
+        return align_many(samples, symmetry=symmetry, objective=objective).posteriors
+    if per != "chain":
+        raise ValueError(f"align per draw or per chain, not per '{per}'")
+    names, which = np.unique(np.asarray(samples.chain), return_inverse=True)
+    means = []
+    for number in range(len(names)):
+        own = np.flatnonzero(which == number)
+        members = Samples(jax.tree.map(lambda leaf, own=own: leaf[own], samples.draws))
+        means.append(MeanField(*members.moments()))
+    found = align_many(means, symmetry=symmetry, objective=objective).permutations
+    return symmetry.act(stack([found[number] for number in which]), samples)
+
+
+def diagnose(
+    samples: Samples,
+    symmetry: Symmetry,
+    *,
+    key: jax.Array,
+    align: Callable[[Samples], Samples | Permutation] | None = None,
+    apply: Callable[..., jax.Array] | None = None,
+    data: Any = None,
+    weights: int | None = 20_000,
+    pairs: int = 16,
+    points: int = 11,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """R-hat, ESS, modes, spread, projections and barriers, before and after alignment.
+
+    Args:
+      samples: draws of several chains, as they were drawn.
+      symmetry: the network's.
+      align: what brings draws into one basin, returning them moved or a stacked permutation;
+        by default `align_draws`. The null is aligned by it as well.
+      apply, data: with both, barriers between pairs of draws are measured on the data.
+      weights: at most so many weights, chosen at random, are looked at one by one; None for all.
+      pairs, points: how many pairs of draws, and points along the line between two.
+      progress: called with (what, done, of how many).
+    """
+    names, counts = np.unique(np.asarray(samples.chain), return_counts=True)
+    if len(names) < 2 or counts.min() < FEWEST_DRAWS:
+        raise ValueError(
+            f"there are {len(names)} chains with {counts.tolist()} draws; give at least two chains "
+            f"of at least {FEWEST_DRAWS} draws"
+        )
+    if (apply is None) != (data is None):
+        raise ValueError("barriers need both apply and data; give both or neither")
+    symmetry.check_shapes(samples.like)
+    move = align or (lambda draws: align_draws(draws, symmetry))
+
+    def moved(draws: Samples, what: str) -> Samples:
+        _tell(progress, f"aligning {what}", 0)
+        found = move(draws)
+        if isinstance(found, Permutation):
+            found = symmetry.act(found, draws)
+        _tell(progress, f"aligning {what}", 1)
+        return found
+
+    aligned = moved(samples, "draws")
+    null = moved(scramble(aligned, symmetry, key=subkey(key, "null")), "the null")
+    which = choose_weights(samples, weights, key=subkey(key, "weights"))
+    effective = effective_draws(aligned, which)
+    across, within = choose_pairs(np.asarray(samples.chain), pairs, key=subkey(key, "pairs"))
+
+    def barriers(draws: Samples, which: np.ndarray, what: str) -> Barriers | None:
+        if apply is None or not len(which):
+            return None
+        report = _named(progress, f"barriers {what}")
+        return pair_barriers(draws, which, apply, data, points=points, progress=report)
+
+    def view(draws: Samples, what: str, found: Barriers | None) -> View:
+        statistics = weight_statistics(draws, which, _named(progress, f"weights {what}"))
+        share = folded_share(statistics.folding, effective)
+        return View(statistics, _sigma(draws), geometry(draws), share, found)
+
+    return Diagnosis(
+        before=view(samples, "before", barriers(samples, across, "before")),
+        after=view(aligned, "after", barriers(aligned, across, "after")),
+        null=view(null, "of the null", None),
+        within=barriers(samples, within, "within chains"),
+        aligned=aligned,
+        chain=np.asarray(samples.chain),
+        effective=effective,
+        num_weights=len(which),
+    )
+
+
+def _sigma(samples: Samples) -> np.ndarray:
+    _, std = samples.moments()
+    return np.concatenate([np.asarray(jnp.ravel(leaf)) for leaf in jax.tree.leaves(std)])
+
+
+def _named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else (lambda done, total: progress(name, done, total))
+
+
+def _tell(progress: Progress | None, name: str, done: int) -> None:
+    if progress is not None:
+        progress(name, done, 1)

@@ -1,0 +1,67 @@
+"""Draws in the space of weights: how they lie to each other, seen through their inner products.
+
+All is worked out from the n × n matrix of inner products of the centred draws, one matrix product
+for each leaf: nothing of the size (weights)² is ever made.
+"""
+
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from onebasin.posterior import Samples
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """Where the draws lie in their principal directions, and how far chains are apart."""
+
+    scores: np.ndarray = field(repr=False)
+    """Coordinates [draws, directions] in the directions of greatest variance."""
+    explained: np.ndarray
+    """The share of all variance that each of the directions explains."""
+    between: float
+    """The share of all variance that lies between the means of chains."""
+    between_expected: float
+    """What `between` is on average if all draws are independent and from one law."""
+
+
+def geometry(samples: Samples, directions: int = 2) -> Geometry:
+    """Principal coordinates of the draws, and the variance between chains.
+
+    With the centred draws as rows X and XXᵀ = U diag(λ) Uᵀ, the coordinates are U √λ, as those of
+    a principal component analysis. Signs are chosen so that the largest coordinate is positive.
+    The variance between chains is Σ_c n_c ‖μ_c − μ‖², over Σ ‖θ − μ‖².
+    """
+    inner = gram(samples)
+    values, vectors = np.linalg.eigh(inner)
+    top = np.argsort(-values)[:directions]
+    scores = vectors[:, top] * np.sqrt(np.maximum(values[top], 0.0))
+    flip = np.take_along_axis(scores, np.abs(scores).argmax(0)[None], axis=0) < 0
+    scores = np.where(flip, -scores, scores)
+    total = float(np.trace(inner))
+    chain = np.asarray(samples.chain)
+    between = sum(inner[np.ix_(own, own)].sum() / own.sum() for own in _members(chain))
+    count, chains = len(chain), len(np.unique(chain))
+    return Geometry(
+        scores=scores,
+        explained=np.maximum(values[top], 0.0) / total if total > 0 else np.zeros(len(top)),
+        between=float(between / total) if total > 0 else 0.0,
+        between_expected=(chains - 1) / max(count - 1, 1),
+    )
+
+
+def gram(samples: Samples) -> np.ndarray:
+    """Inner products of the draws about their mean, [draws, draws]."""
+    total = np.zeros((samples.num_draws,) * 2)
+    for leaf in jax.tree.leaves(samples.draws):
+        rows = np.asarray(leaf).reshape(samples.num_draws, -1)
+        rows = rows - rows.mean(0, dtype=np.float64).astype(rows.dtype)
+        total += rows @ rows.T
+    # Centred once more: what rounding left of the mean would be a direction of its own.
+    total -= total.mean(0, keepdims=True)
+    return total - total.mean(1, keepdims=True)
+
+
+def _members(chain: np.ndarray) -> list[np.ndarray]:
+    return [chain == one for one in np.unique(chain)]
