@@ -128,7 +128,7 @@ def _chain_legend(figure: Figure, chain: np.ndarray) -> None:
             markeredgewidth=0.6,
             color=COLOURS[i % len(COLOURS)],
             label=f"chain {name}",
-        )  # fmt: skip
+        )
         for i, name in enumerate(names)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6))
