@@ -11,11 +11,16 @@ which costs as much as the share of units that moved. Places without a neighbour
 Adding a constant to all of M adds to every column of S the same multiple of T's row sums, and
 that changes no assignment. So the mean of M is taken out first: for deviations, which are all
 alike, this leaves float32 its digits for the differences.
+
+Narrow networks have many small leaves, and then calls, not flops, take the time: the places of a
+group without a neighbour are laid side by side as one, and small leaves are transposed once to
+[neighbour, rest, units], so that every visit is a gather of whole rows and one product.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +30,7 @@ from onebasin.symmetry.layout import Concat, Fixed, Layout, Product, Units, gath
 
 Indices = dict[str, np.ndarray]
 BATCHED_ENTRIES = 1 << 20  # beyond this, products over the axes in front are added one by one
+SMALL_LEAF = 1 << 20  # entries up to which a leaf is laid out anew so that one product does a place
 
 
 @dataclass
@@ -36,7 +42,7 @@ class Panel:
 
     groups: frozenset[str]  # the groups whose permutations the panel depends on
     pairs: Sequence[tuple[np.ndarray, np.ndarray]]  # target and mover, per feature
-    shifts: Sequence[float]
+    shifts: Sequence[Any]  # what is taken out of the mover: a number, or one per row
     units: int
     after: int
     axis: int | None  # the one other axis that moves, if any,
@@ -135,14 +141,18 @@ class ScoreTable:
             leaf: [_names_on(layout) for layout in layouts]
             for leaf, layouts in problem.symmetry.layouts.items()
         }
-        self._panels = {
-            name: [
-                self._panel(group, place, names[place.leaf])
-                for place in group.places
-                if place.where == "params"
-            ]
-            for name, group in self.groups.items()
-        }
+        self._panels: dict[str, list[Panel | GeneralPanel]] = {}
+        self._alone: dict[str, Panel] = {}
+        self._leaves = set(problem.target[0])  # those that no `_alone` panel holds
+        for name, group in self.groups.items():
+            scored = [place for place in group.places if place.where == "params"]
+            alone = [place for place in scored if self._is_alone(place, names[place.leaf])]
+            rest = [place for place in scored if place not in alone]
+            self._panels[name] = [self._panel(group, place, names[place.leaf]) for place in rest]
+            if alone:
+                self._alone[name] = self._merged(group, alone)
+                self._panels[name].insert(0, self._alone[name])
+                self._leaves -= {place.leaf for place in alone}
 
     def neighbours(self) -> dict[str, set[str]]:
         """For each group, the groups whose scores change when it moves."""
@@ -178,7 +188,11 @@ class ScoreTable:
         still = {n for n, p in indices.items() if np.array_equal(p, np.arange(len(p)))}
         total = 0.0
         layouts = self.problem.symmetry.layouts
-        for leaf in self.problem.target[0]:
+        for name, panel in self._alone.items():
+            gathers = [None, None if name in still else indices[name]]
+            for target, mover in panel.pairs:
+                total += _gathered_dot(target, mover, gathers)
+        for leaf in self._leaves:
             axes = layouts.get(leaf, ())
             gathers = [
                 None if _names_on(layout) <= still else gather_index(layout, indices)
@@ -187,6 +201,24 @@ class ScoreTable:
             for target, mover in zip(self.problem.target, self.problem.mover, strict=True):
                 total += _gathered_dot(target[leaf], mover[leaf], gathers)
         return total
+
+    def _is_alone(self, place: Place, names: Sequence[frozenset[str]]) -> bool:
+        """Whether nothing else moves on a small leaf, and the group sits there once."""
+        size = self.problem.target[0][place.leaf].size
+        once = len(place.positions) * place.positions.shape[1]
+        whole = once == self.problem.symmetry.layouts[place.leaf][place.axis].size
+        return size <= SMALL_LEAF and whole and sum(map(len, names)) == 1
+
+    def _merged(self, group: Group, places: Sequence[Place]) -> Panel:
+        """Places without a neighbour side by side, as one array [rest, units]."""
+
+        def side(features: Sequence[Mapping[str, np.ndarray]]) -> list[np.ndarray]:
+            rows = [[place.rows(feature[place.leaf]) for place in places] for feature in features]
+            return [np.ascontiguousarray(np.concatenate(parts, axis=1).T) for parts in rows]
+
+        pairs = list(zip(side(self.problem.target), side(self.problem.mover), strict=True))
+        shifts = [mover.mean(axis=1, keepdims=True) for _, mover in pairs]
+        return Panel(frozenset(), pairs, shifts, group.size, 1, None, None, False)
 
     def _panel(
         self, group: Group, place: Place, names: Sequence[frozenset[str]]
@@ -205,8 +237,13 @@ class ScoreTable:
         if after is None or len(others) > 1:
             groups |= names[axis] - {group.name}
             return GeneralPanel(groups, pairs, shifts, group.name, place, layouts)
-        after *= prod(layout.size for layout in layouts[axis + 1 :])
         other = others[0] if others else None
+        if other is not None and after == 1 and pairs[0][0].size <= SMALL_LEAF:
+            ends = ((other, axis), (0, -1))
+            lay = lambda a: np.ascontiguousarray(np.moveaxis(a, *ends))
+            pairs = [(lay(target), lay(mover)) for target, mover in pairs]
+            return Panel(groups, pairs, shifts, group.size, 1, 0, layouts[other], False)
+        after *= prod(layout.size for layout in layouts[axis + 1 :])
         return Panel(
             groups,
             pairs,
@@ -248,10 +285,10 @@ def _shift(mover: np.ndarray) -> float:
     return mean if mean**2 * mover.size > 0.01 * float(np.vdot(mover, mover)) else 0.0
 
 
-def _less(array: np.ndarray, shift: float, *, inplace: bool = False) -> np.ndarray:
-    if shift == 0.0:
+def _less(array: np.ndarray, shift: Any, *, inplace: bool = False) -> np.ndarray:
+    if isinstance(shift, float) and shift == 0.0:
         return array
-    return np.subtract(array, array.dtype.type(shift), out=array if inplace else None)
+    return np.subtract(array, np.asarray(shift, array.dtype), out=array if inplace else None)
 
 
 def _gathered_dot(
