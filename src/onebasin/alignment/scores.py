@@ -13,8 +13,7 @@ that changes no assignment. So the mean of M is taken out first: for deviations,
 alike, this leaves float32 its digits for the differences.
 
 Narrow networks have many small leaves, and then calls, not flops, take the time: the places of a
-group without a neighbour are laid side by side as one, and small leaves are transposed once to
-[neighbour, rest, units], so that every visit is a gather of whole rows and one product.
+group without a neighbour are laid side by side as one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ from onebasin.symmetry.layout import Concat, Fixed, Layout, Product, Units, gath
 
 Indices = dict[str, np.ndarray]
 BATCHED_ENTRIES = 1 << 20  # beyond this, products over the axes in front are added one by one
-SMALL_LEAF = 1 << 20  # entries up to which a leaf is laid out anew so that one product does a place
+SMALL_LEAF = 1 << 20  # entries up to which a place without a neighbour is laid beside others
 
 
 @dataclass
@@ -212,13 +211,12 @@ class ScoreTable:
     def _merged(self, group: Group, places: Sequence[Place]) -> Panel:
         """Places without a neighbour side by side, as one array [rest, units]."""
 
-        def side(features: Sequence[Mapping[str, np.ndarray]]) -> list[np.ndarray]:
-            rows = [[place.rows(feature[place.leaf]) for place in places] for feature in features]
-            return [np.ascontiguousarray(np.concatenate(parts, axis=1).T) for parts in rows]
+        def side(features: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+            return np.concatenate([p.rows(f[p.leaf]).T for f in features for p in places])
 
-        pairs = list(zip(side(self.problem.target), side(self.problem.mover), strict=True))
-        shifts = [mover.mean(axis=1, keepdims=True) for _, mover in pairs]
-        return Panel(frozenset(), pairs, shifts, group.size, 1, None, None, False)
+        target, mover = side(self.problem.target), side(self.problem.mover)
+        shift = mover.mean(axis=1, keepdims=True)
+        return Panel(frozenset(), [(target, mover)], [shift], group.size, 1, None, None, False)
 
     def _panel(
         self, group: Group, place: Place, names: Sequence[frozenset[str]]
@@ -238,11 +236,6 @@ class ScoreTable:
             groups |= names[axis] - {group.name}
             return GeneralPanel(groups, pairs, shifts, group.name, place, layouts)
         other = others[0] if others else None
-        if other is not None and after == 1 and pairs[0][0].size <= SMALL_LEAF:
-            ends = ((other, axis), (0, -1))
-            lay = lambda a: np.ascontiguousarray(np.moveaxis(a, *ends))
-            pairs = [(lay(target), lay(mover)) for target, mover in pairs]
-            return Panel(groups, pairs, shifts, group.size, 1, 0, layouts[other], False)
         after *= prod(layout.size for layout in layouts[axis + 1 :])
         return Panel(
             groups,
