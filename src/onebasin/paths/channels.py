@@ -39,7 +39,7 @@ class Channels:
         self._recorder = recorder = Recorder(apply, params, x, symmetry, state)
         traced = recorder.traced
         found: list[tuple[Any, Layer, Any]] = []
-        for layer, result in recorder._layers_with_results:
+        for layer, result in recorder.layers_with_results:
             kernel = (layer.kernel, layer.axis)
             scales = [(layer.gain, -1)] if layer.gain else [*_gains(symmetry, *kernel), kernel]
             channels = traced.axes[layer.kernel][layer.axis]
@@ -59,7 +59,7 @@ class Channels:
     def record(self, params: Tree, state: Tree) -> list[jax.Array]:
         """The channels of every layer, [channels, observations]."""
         sites = [result.site for result, _, _ in self._found]
-        arrays = self._recorder._collect(sites, params, self._recorder.x, state)
+        arrays = self._recorder.collect(sites, params, self._recorder.x, state)
         rows = []
         for result, _, channels in self._found:
             axis = [ax.resolve(a) for a in result.axes].index(ax.resolve(channels))

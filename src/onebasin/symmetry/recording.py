@@ -85,10 +85,11 @@ class Recorder:
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """The layers that compute hidden units, in the order in which they run."""
-        return tuple(layer for layer, _ in self._layers_with_results)
+        return tuple(layer for layer, _ in self.layers_with_results)
 
     @cached_property
-    def _layers_with_results(self) -> list[tuple[Layer, Value]]:
+    def layers_with_results(self) -> list[tuple[Layer, Value]]:
+        """`layers`, each with the traced array that holds its channels after gain and shift."""
         found = []
         trace = self.traced.trace
         for number, contraction in enumerate(trace.contractions):
@@ -118,7 +119,7 @@ class Recorder:
 
         def run(params: Tree, x: Any, state: Tree) -> dict[str, jax.Array]:
             sites = [value.site for values in sources.values() for value in values]
-            arrays = self._collect([s for s in sites if s is not None], params, x, state)
+            arrays = self.collect([s for s in sites if s is not None], params, x, state)
             recorded = {}
             for name, values in sources.items():
                 rows = [self._rows(arrays[v.site], v, name) for v in values if v.site]
@@ -166,11 +167,11 @@ class Recorder:
 
     @cached_property
     def _pre_activations(self) -> Callable[..., list[jax.Array]]:
-        found = self._layers_with_results
+        found = self.layers_with_results
 
         def run(params: Tree, x: Any, state: Tree) -> list[jax.Array]:
             sites = [result.site for _, result in found if result.site is not None]
-            arrays = self._collect(sites, params, x, state)
+            arrays = self.collect(sites, params, x, state)
             rows = []
             for layer, result in found:
                 channels = ax.resolve(self.traced.axes[layer.kernel][layer.axis])
@@ -181,9 +182,10 @@ class Recorder:
 
         return jax.jit(run)
 
-    def _collect(
+    def collect(
         self, sites: Sequence[Site], params: Tree, x: Any, state: Tree
     ) -> dict[Site | None, Any]:
+        """The arrays computed at these sites of the trace, in one run of the network."""
         operands = (params, x, state) if self.has_state else (params, x)
         found: dict[Site | None, Any] = {}
         _evaluate(self.traced.jaxpr, jax.tree.leaves(operands), (), set(sites), found)
