@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
-from onebasin.diagnosis.diagnose import Diagnosis
+from onebasin.diagnosis.chains import Diagnosis
 from onebasin.diagnosis.geometry import Geometry
 from onebasin.pruning import PruningCurve
 from onebasin.report.style import COLOURS, COLUMN, DASHES, MARKERS, PAGE, paper
@@ -57,7 +57,6 @@ def diagnosis_figure(found: Diagnosis) -> Figure:
 
 def _rhat(ax: Any, found: Diagnosis) -> None:
     views = {"before": found.before, "after": found.after, "null, aligned": found.null}
-    # The null is drawn first and its name says what it is: both others are read against it.
     top = max(np.nanquantile(v.weights.rhat, 0.999) for v in views.values())
     for i, (name, view) in enumerate(views.items()):
         values = np.sort(view.weights.rhat[np.isfinite(view.weights.rhat)])
@@ -67,8 +66,8 @@ def _rhat(ax: Any, found: Diagnosis) -> None:
     ax.axvline(GOOD_RHAT, color="#888888", linewidth=0.6)
     ax.set_xscale("log")
     ax.set_xlim(0.98, top)
-    ticks = [t for t in (1, 1.05, 1.2, 1.5, 2, 3, 5, 10, 20) if t <= top]
-    ticks = ticks if top < 5 else [t for t in ticks if t not in (1.05, 1.2)]
+    ticks = [t for t in (1, 1.2, 1.5, 2, 3, 5, 10, 20) if t <= top]
+    ticks = ticks if top < 5 else [t for t in ticks if t != 1.2]
     ax.xaxis.set_major_locator(FixedLocator(ticks))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
@@ -105,8 +104,8 @@ def _projection(ax: Any, found: Geometry, chain: np.ndarray, name: str) -> None:
             markerfacecolor="none", markeredgewidth=0.6, color=COLOURS[k],
         )  # fmt: skip
     ax.set_title(
-        f"{name}: {100 * found.between:.1f} % of the variance between chains\n"
-        f"({100 * found.between_expected:.1f} % if all are of one law)"
+        f"{name}: {100 * found.between:.1f} % between chains\n"
+        f"(one law: {100 * found.between_expected:.1f} %)"
     )
     for axis, share in zip((ax.set_xlabel, ax.set_ylabel), found.explained, strict=False):
         number = "first" if axis == ax.set_xlabel else "second"

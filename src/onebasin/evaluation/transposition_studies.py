@@ -1,0 +1,331 @@
+"""What permutations do to training: three studies of Xiao et al. (their figures 2 and 3).
+
+Each returns plain records, one for every run and setting, which `spread` turns into mean ± one
+standard deviation over runs. Networks are trained by `MAP`, all of a study in one program.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.alignment import align
+from onebasin.evaluation.barrier import Profile, profile
+from onebasin.inference.keys import subkey
+from onebasin.inference.methods import MAP
+from onebasin.inference.trajectories import steps_per_epoch, train
+from onebasin.paths import line
+from onebasin.problem import Problem
+from onebasin.symmetry import Permutation, Symmetry, find_symmetry, transpositions
+from onebasin.trees import Tree
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Two networks whose starts were one up to a permutation, after training."""
+
+    run: int
+    planted: int
+    """NoT of the permutation planted at the start, over all groups."""
+    found: int
+    """NoT of the permutation that alignment found after training."""
+    recovered: float
+    """Share of hidden units that alignment sends back where they were."""
+    distance_before: float
+    """‖W0 − W1‖ as trained."""
+    distance_after: float
+    """‖W0 − P W1‖ for the permutation found."""
+    distance_undone: float
+    """‖W0 − P W1‖ for the permutation that undoes the planted one."""
+    barrier_before: float
+    barrier_after: float
+
+
+@dataclass(frozen=True)
+class Interpolated:
+    """W_λ = (1 − λ) W0 + λ W1, brought back to W0."""
+
+    run: int
+    kind: str
+    t: float
+    transpositions: int
+    """NoT of the permutation that rebases W_λ onto W0."""
+    distance_before: float
+    distance_after: float
+    end: int
+    """NoT of the permutation that rebases W1."""
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """Two independent networks at one moment of their training, and the line between them."""
+
+    run: int
+    step: int
+    epoch: float
+    t: tuple[float, ...]
+    before: tuple[float, ...]
+    """Loss along the line from W0 (t = 0) to W1 as trained."""
+    after: tuple[float, ...]
+    """Loss along the line from W0 to W1 rebased onto W0."""
+    transpositions: int
+    distance_before: float
+    distance_after: float
+
+
+Record = Planted | Interpolated | Dynamics
+
+
+def planted_study(
+    problem: Problem,
+    method: MAP,
+    *,
+    key: jax.Array,
+    planted: Sequence[int],
+    runs: int = 5,
+    symmetry: Symmetry | None = None,
+    objective: Any = "l2",
+    data: Any = None,
+    points: int = 11,
+    progress: Progress | None = None,
+) -> list[Planted]:
+    """Start two networks from the same weights up to a permutation of known NoT; train both.
+
+    In every run one network W0 is trained from fresh weights, and for each number in `planted` a
+    W1 from the same weights permuted by so many transpositions *in every group*, with another
+    order of batches. Barriers are on `data` (the test split by default).
+    """
+    symmetry = symmetry or _symmetry(problem)
+    starts, keys, moves = [], [], []
+    for run in range(runs):
+        own = jax.random.fold_in(key, run)
+        first = problem.init(subkey(own, "init"))
+        starts.append(first)
+        keys.append(subkey(own, "W0"))
+        for count in planted:
+            mine = jax.random.fold_in(own, count)
+            move = symmetry.random(key=subkey(mine, "planted"), transpositions=count)
+            starts.append(symmetry.act(move, first))
+            keys.append(subkey(mine, "W1"))
+            moves.append(move)
+    (trained,) = train(
+        problem,
+        method,
+        _stacked(starts),
+        keys=jnp.stack(keys),
+        progress=_named(progress, "training"),
+    )
+    examples = _examples(problem, data)
+    records: list[Planted] = []
+    width = len(planted) + 1
+    for run in range(runs):
+        w0 = _network(trained, run * width)
+        for i in range(len(planted)):
+            w1, move = _network(trained, run * width + 1 + i), moves[run * len(planted) + i]
+            found = align(w1, to=w0, symmetry=symmetry, objective=objective).permutation
+            undone = symmetry.inverse(move)
+            moved = symmetry.act(found, w1)
+            same = sum(int((found[g] == undone[g]).sum()) for g in found)
+            records.append(
+                Planted(
+                    run=run,
+                    planted=int(transpositions(move)),
+                    found=int(transpositions(found)),
+                    recovered=same / sum(group.size for group in symmetry.groups),
+                    distance_before=_distance(w0, w1),
+                    distance_after=_distance(w0, moved),
+                    distance_undone=_distance(w0, symmetry.act(undone, w1)),
+                    barrier_before=_profile(problem, w0, w1, examples, points).barrier,
+                    barrier_after=_profile(problem, w0, moved, examples, points).barrier,
+                )
+            )
+            _tell(progress, "barriers", len(records), runs * len(planted))
+    return records
+
+
+def transpositions_along(
+    w0: Tree,
+    w1: Tree,
+    symmetry: Symmetry,
+    *,
+    points: int = 21,
+    objective: Any = "l2",
+    run: int = 0,
+    kind: str = "",
+) -> list[Interpolated]:
+    """NoT of the permutation that rebases W_λ = (1 − λ) W0 + λ W1 onto W0, along λ."""
+    found: list[tuple[float, Permutation, float, float]] = []
+    for t in np.linspace(0.0, 1.0, points):
+        middle = jax.tree.map(lambda a, b, t=t: ((1 - t) * a + t * b).astype(a.dtype), w0, w1)
+        moved = align(middle, to=w0, symmetry=symmetry, objective=objective)
+        distances = _distance(w0, middle), _distance(w0, moved.posterior)
+        found.append((float(t), moved.permutation, *distances))
+    end = int(transpositions(found[-1][1]))
+    return [
+        Interpolated(run, kind, t, int(transpositions(p)), before, after, end)
+        for t, p, before, after in found
+    ]
+
+
+def interpolation_study(
+    problem: Problem,
+    method: MAP,
+    *,
+    key: jax.Array,
+    runs: int = 5,
+    kinds: Sequence[Literal["permuted", "independent"]] = ("permuted", "independent"),
+    symmetry: Symmetry | None = None,
+    objective: Any = "l2",
+    points: int = 21,
+    progress: Progress | None = None,
+) -> list[Interpolated]:
+    """NoT along the line from a trained W0 to W1.
+
+    W1 is W0 moved by a random permutation ("permuted": the answer at λ = 1 is known), or a network
+    trained from weights of its own ("independent").
+    """
+    symmetry = symmetry or _symmetry(problem)
+    trained = _pairs(problem, method, runs, key, [None], progress)[0]
+    records: list[Interpolated] = []
+    for run in range(runs):
+        w0, other = _network(trained, 2 * run), _network(trained, 2 * run + 1)
+        for kind in kinds:
+            if kind == "permuted":
+                own = subkey(jax.random.fold_in(key, run), "permuted")
+                w1 = symmetry.act(symmetry.random(key=own), w0)
+            else:
+                w1 = other
+            records += transpositions_along(
+                w0, w1, symmetry, points=points, objective=objective, run=run, kind=kind
+            )
+            _tell(progress, "aligning", len(records), runs * len(kinds) * points)
+    return records
+
+
+def dynamics_study(
+    problem: Problem,
+    method: MAP,
+    *,
+    key: jax.Array,
+    runs: int = 1,
+    moments: int = 12,
+    symmetry: Symmetry | None = None,
+    objective: Any = "l2",
+    data: Any = None,
+    points: int = 5,
+    progress: Progress | None = None,
+) -> list[Dynamics]:
+    """Loss of two networks and on the line between them through training, as is and rebased.
+
+    `moments` steps, dense early and sparse late (the start and the end among them), are looked at.
+    """
+    symmetry = symmetry or _symmetry(problem)
+    each = steps_per_epoch(problem, method)
+    last = method.epochs * each
+    steps = np.unique([0, *np.geomspace(1, last, max(moments - 1, 1)).round().astype(int), last])
+    trained = _pairs(problem, method, runs, key, steps.tolist(), progress)
+    examples = _examples(problem, data)
+    records: list[Dynamics] = []
+    for step, networks in zip(steps.tolist(), trained, strict=True):
+        for run in range(runs):
+            w0, w1 = _network(networks, 2 * run), _network(networks, 2 * run + 1)
+            found = align(w1, to=w0, symmetry=symmetry, objective=objective)
+            before = _profile(problem, w0, w1, examples, points)
+            after = _profile(problem, w0, found.posterior, examples, points)
+            records.append(
+                Dynamics(
+                    run=run,
+                    step=step,
+                    epoch=step / each,
+                    t=tuple(before.t.tolist()),
+                    before=tuple(before.nll.tolist()),
+                    after=tuple(after.nll.tolist()),
+                    transpositions=int(found.transpositions),
+                    distance_before=_distance(w0, w1),
+                    distance_after=_distance(w0, found.posterior),
+                )
+            )
+            _tell(progress, "losses", len(records), runs * len(steps))
+    return records
+
+
+def spread(
+    records: Sequence[Any], x: str, y: str | Callable[[Any], float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For every value of the field `x`: the mean of `y` over runs and its standard deviation.
+
+    One run has no spread: NaN.
+    """
+    read = y if callable(y) else (lambda record: getattr(record, y))
+    xs = sorted({getattr(record, x) for record in records})
+    groups = [[read(r) for r in records if getattr(r, x) == value] for value in xs]
+    std = [np.std(g, ddof=1) if len(g) > 1 else np.nan for g in groups]
+    return np.array(xs), np.array([np.mean(g) for g in groups]), np.array(std)
+
+
+def as_json(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Records as JSON-able dictionaries."""
+    return [asdict(record) for record in records]
+
+
+def _pairs(
+    problem: Problem, method: MAP, runs: int, key: jax.Array, steps: list[Any], progress: Any
+) -> list[Tree]:
+    """Two networks for each run, from weights and in orders of batches of their own."""
+    keys = [
+        jax.random.fold_in(jax.random.fold_in(key, run), i) for run in range(runs) for i in (0, 1)
+    ]
+    starts = _stacked([problem.init(subkey(k, "init")) for k in keys])
+    checkpoints = None if steps == [None] else steps
+    return train(
+        problem, method, starts, keys=jnp.stack(keys), checkpoints=checkpoints,
+        progress=_named(progress, "training"),
+    )  # fmt: skip
+
+
+def _symmetry(problem: Problem) -> Symmetry:
+    return find_symmetry(problem.apply, problem.init(jax.random.key(0)), problem.x[:2])
+
+
+def _stacked(trees: list[Tree]) -> Tree:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _network(stacked: Tree, index: int) -> Tree:
+    return jax.tree.map(lambda leaf: leaf[index], stacked)
+
+
+def _examples(problem: Problem, data: Any) -> Any:
+    if data is not None:
+        return data
+    test = getattr(problem.data, "test", None)
+    return (problem.x, problem.y) if test is None else test
+
+
+def _profile(problem: Problem, w0: Tree, w1: Tree, data: Any, points: int) -> Profile:
+    # Nothing is random along a line between two networks: the key chooses nothing.
+    return profile(
+        line(w0, w1), problem.apply, data, key=jax.random.key(0), points=points, samples=1,
+        likelihood="categorical" if problem.likelihood == "categorical" else problem.log_likelihood,
+    )  # fmt: skip
+
+
+def _distance(a: Tree, b: Tree) -> float:
+    squares = jax.tree.map(
+        lambda x, y: np.sum((np.asarray(x, np.float64) - np.asarray(y, np.float64)) ** 2), a, b
+    )
+    return float(np.sqrt(sum(jax.tree.leaves(squares))))
+
+
+def _named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else (lambda done, total: progress(name, done, total))
+
+
+def _tell(progress: Progress | None, name: str, done: int, total: int) -> None:
+    if progress is not None:
+        progress(name, done, total)
