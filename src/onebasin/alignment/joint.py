@@ -16,17 +16,13 @@ to where the Gaussian is highest: both raise the mean log-density.
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from os import cpu_count
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from onebasin.alignment.members import (
     Match,
@@ -40,12 +36,12 @@ from onebasin.alignment.members import (
 )
 from onebasin.alignment.objective import L2, Features, Moments, objective_named
 from onebasin.alignment.scores import Indices
+from onebasin.alignment.workers import Report, Workers
 from onebasin.posterior.mean_field import MeanField
 from onebasin.posterior.samples import Samples
 from onebasin.symmetry import Permutation, Symmetry, stack
 
 BATCH = 4  # members matched at once; fixed, so that results do not depend on the machine
-SEQUENTIAL = 8  # up to this many members go one at a time
 CANDIDATES, TRIALS = 3, 6  # anchors tried, and members each is tried on
 START_SWEEPS = 4  # sweeps against the anchor; the barycentre is the better judge
 FLOOR = 1e-3  # least variance of the Gaussian, as a share of its leaf's mean variance
@@ -97,13 +93,14 @@ class JointAlignment:
 
 
 def align_many(
-    posteriors: Sequence[Any] | Samples,
+    posteriors: Sequence[Any] | Samples | Members,
     *,
     symmetry: Symmetry,
     objective: Any = "w2",
     max_rounds: int = 20,
     tolerance: float = 1e-4,
     max_sweeps: int = 100,
+    report: Report | None = None,
 ) -> JointAlignment:
     """Find one permutation for each posterior (or draw) that brings all into one basin.
 
@@ -113,7 +110,8 @@ def align_many(
     - `objective`: `w2` or `l2` (to the barycentre of the others), or `log-density` (to one
       Gaussian fitted to all).
     - `max_rounds`, `tolerance`: stop after so many rounds, or once a round changes the
-      spread (or the mean log-density) by less than this share of what alignment changed so far.
+      spread (or the mean log-density) by less than this share of it.
+    - `report`: called with what is being done, how far it is and out of how many.
 
     **Returns:** a `JointAlignment`.
     """
@@ -125,11 +123,11 @@ def align_many(
         )
     if max_rounds < 1:
         raise ValueError(f"max_rounds is {max_rounds}; allow at least one round")
-    members = Members.of(posteriors)
+    members = posteriors if isinstance(posteriors, Members) else Members.of(posteriors)
     first = objective if objective.sums else objective_named("w2")
     if any(members[i].std is None for i in range(min(len(members), 2))):
         first = L2  # points have no deviations to score
-    with _Workers(len(members)) as workers:
+    with Workers(len(members), report) as workers:
         job = _Joint(members, symmetry, first.mover, workers, max_sweeps)
         anchor = job.start()
         trace, converged = job.rounds(max_rounds, tolerance)
@@ -148,28 +146,6 @@ def align_many(
     )
 
 
-class _Workers:
-    """Independent matches side by side; each then has one core to itself."""
-
-    def __init__(self, members: int) -> None:
-        self.parallel = members > SEQUENTIAL
-        self.pool = ThreadPoolExecutor(cpu_count()) if self.parallel else None
-        # With as many matches as cores, a BLAS that also takes all cores only gets in the way.
-        limits: AbstractContextManager[Any] = nullcontext()
-        self.limits = threadpool_limits(1) if self.parallel else limits
-
-    def __enter__(self) -> "_Workers":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.pool is not None:
-            self.pool.shutdown(wait=True, cancel_futures=True)
-        self.limits.__exit__(None, None, None)
-
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        return list(map(function, items) if self.pool is None else self.pool.map(function, items))
-
-
 @dataclass
 class _Joint:
     """The permutations so far, and the sum of all moved features."""
@@ -177,7 +153,7 @@ class _Joint:
     members: Members
     symmetry: Symmetry
     features: Callable[[Moments], Features]
-    workers: _Workers
+    workers: Workers
     max_sweeps: int
 
     def __post_init__(self) -> None:
@@ -223,7 +199,8 @@ class _Joint:
                 max_sweeps=min(START_SWEEPS, self.max_sweeps),
             )
 
-        return dict(zip(which, self.workers.map(one, which), strict=True))
+        found = self.workers.map(one, which, f"draws to number {anchor}")
+        return dict(zip(which, found, strict=True))
 
     def _sum(self) -> None:
         self.sums = zeros(self.features(self.members[0]))
@@ -248,6 +225,7 @@ class _Joint:
             for begin in range(0, count, size):
                 batch = list(range(begin, min(begin + size, count)))
                 changed |= self._step(batch, forward=number == 0)
+                self.workers.tell(f"round {number + 1} to the barycentre", batch[-1] + 1, count)
             trace.append(-self.spread())
             if not changed or trace[-1] - trace[-2] <= tolerance * abs(trace[-1]):
                 return trace, True
@@ -351,7 +329,7 @@ def _to_gaussian(job: _Joint, max_rounds: int, tolerance: float) -> tuple[list[f
                 max_sweeps=job.max_sweeps,
             )
 
-        found = job.workers.map(one, range(count))
+        found = job.workers.map(one, range(count), f"round {len(trace)} to the Gaussian")
         if all(f.gain <= 0 for f in found):
             return trace, True
         job.indices = [f.indices for f in found]

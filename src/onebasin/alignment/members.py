@@ -1,7 +1,7 @@
 """The posteriors (or draws) that are aligned jointly, one at a time as features."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,27 +12,31 @@ from onebasin.alignment.scores import Indices, ScoreTable
 from onebasin.posterior.samples import Samples
 from onebasin.symmetry import Permutation, Symmetry
 from onebasin.symmetry.action import move_tree
-from onebasin.trees import first_non_finite, leaves_by_path
+from onebasin.trees import first_difference, first_non_finite, leaves_by_path, shapes_by_path
 
 Sums = tuple[dict[str, np.ndarray], ...]  # features summed over members, in float64
 
 
 @dataclass(frozen=True)
 class Members:
-    """What there is to align: a list of posteriors or params, or the draws of one `Samples`."""
+    """What there is to align: posteriors or params, or draws of one or more `Samples`.
+
+    Draws stay where they are (in memory, or mapped from a file); `scales` are factors that
+    multiply member i along an axis of a leaf as it is read.
+    """
 
     source: Any
     moments: Sequence[Moments] | None
-    draws: Mapping[str, np.ndarray] | None
+    draws: Mapping[str, Sequence[np.ndarray]] | None
+    """For each leaf the draws of each `Samples`, [draws, …]."""
+    scales: Mapping[str, Sequence[tuple[int, np.ndarray]]] = field(default_factory=dict)
+    """For each leaf its axes that are scaled, with factors [members, size of the axis]."""
 
     @classmethod
     def of(cls, source: Any) -> "Members":
+        """Posteriors of a list, or the draws of one `Samples`."""
         if isinstance(source, Samples):
-            bad = first_non_finite(source)
-            if bad:
-                raise ValueError(f"the draws hold NaN or infinity in leaf '{bad}'")
-            arrays = {k: np.asarray(v) for k, v in leaves_by_path(source.draws).items()}
-            return cls(source, None, arrays)
+            return cls.of_draws([source])
         if not isinstance(source, Sequence) or not source:
             raise ValueError("align_many takes a list of posteriors, or Samples")
         for i, other in enumerate(source):
@@ -42,16 +46,67 @@ class Members:
                 raise ValueError(f"posterior {i}: {error}") from None
         return cls(tuple(source), [moments(q) for q in source], None)
 
+    @classmethod
+    def of_draws(cls, parts: Sequence[Samples]) -> "Members":
+        """All draws of several `Samples`, one after another."""
+        for i, part in enumerate(parts):
+            difference = first_difference(shapes_by_path(parts[0].like), shapes_by_path(part.like))
+            if difference:
+                raise ValueError(f"Samples {i} are of another network: {difference}")
+            bad = first_non_finite(part)
+            if bad:
+                raise ValueError(f"the draws hold NaN or infinity in leaf '{bad}'")
+        leaves = [leaves_by_path(part.draws) for part in parts]
+        draws = {leaf: [_as_float(part[leaf]) for part in leaves] for leaf in leaves[0]}
+        return cls(parts[0] if len(parts) == 1 else tuple(parts), None, draws)
+
     def __len__(self) -> int:
         if self.moments is not None:
             return len(self.moments)
-        return self.source.num_draws
+        assert self.draws is not None
+        return sum(map(len, next(iter(self.draws.values()))))
 
     def __getitem__(self, index: int) -> Moments:
         if self.moments is not None:
-            return self.moments[index]
+            q = self.moments[index]
+            return replace(
+                q,
+                mean=self._scaled(q.mean, index),
+                std=None if q.std is None else self._scaled(q.std, index),
+            )
         assert self.draws is not None
-        return Moments({leaf: draws[index] for leaf, draws in self.draws.items()}, None)
+        draw = {leaf: nth_draw(parts, index) for leaf, parts in self.draws.items()}
+        return Moments(self._scaled(draw, index), None)
+
+    def _scaled(self, tree: Mapping[str, np.ndarray], index: int) -> Mapping[str, np.ndarray]:
+        if not self.scales:
+            return tree
+        return {k: scaled(leaf, self.scales.get(k, ()), index) for k, leaf in tree.items()}
+
+
+def nth_draw(parts: Sequence[np.ndarray], index: int) -> np.ndarray:
+    """Draw `index`, counted through all parts."""
+    for part in parts:
+        if index < len(part):
+            return part[index]
+        index -= len(part)
+    raise IndexError(f"there are only {sum(map(len, parts))} draws")
+
+
+def scaled(array: np.ndarray, factors: Sequence[tuple[int, np.ndarray]], index: int) -> np.ndarray:
+    """An array of member `index` times its factors along each axis."""
+    for axis, factor in factors:
+        shape = [1] * array.ndim
+        shape[axis] = -1
+        array = array * factor[index].astype(array.dtype).reshape(shape)
+    return array
+
+
+def _as_float(draws: Any) -> np.ndarray:
+    """The draws as they are, mapped or not, if they are single or double precision."""
+    array = np.asarray(draws)
+    wide = array.dtype if array.dtype in (np.float32, np.float64) else np.float32
+    return array.astype(wide, copy=False)
 
 
 def add(sums: Sums, features: Features, sign: float = 1.0) -> None:
@@ -92,6 +147,10 @@ def match(
 ) -> Match:
     """Descend from `start`, or, if that is better, from a pass that starts at the input."""
     problem = FeaturePair(symmetry, target, mover)
+    return solve_pair(problem, start, forward=forward, max_sweeps=max_sweeps)
+
+
+def solve_pair(problem: FeaturePair, start: Indices, *, forward: bool, max_sweeps: int) -> Match:
     lies = Permutation(start)
     matcher = Matcher(ScoreTable(problem, lies), Trace())
     before = score = matcher.table.total()

@@ -1,0 +1,186 @@
+"""Ways to bring members into one frame before a Gaussian is fitted to them.
+
+| `rebase`      | every member goes to                                    | stops            |
+|---------------|---------------------------------------------------------|------------------|
+| `none`        | where it lies (q_d of Xiao et al.)                      | at once          |
+| `anchor`      | one chosen draw, by weights or activations (their q_r)  | after one match  |
+| `barycentre`  | the mean of the others, in turn                         | at a fixed point |
+| `likelihood`  | where the fitted Gaussian is highest, fit and move in turn | at a fixed point |
+
+`likelihood` begins at the barycentre: begun where unaligned members lie, it stays there, because
+the wide Gaussian of unaligned members suits each of them as it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from onebasin.alignment.activations import Activations
+from onebasin.alignment.joint import align_many
+from onebasin.alignment.members import Members, solve_pair
+from onebasin.alignment.objective import Moments, objective_named
+from onebasin.alignment.scores import Indices
+from onebasin.alignment.workers import Report, Workers
+from onebasin.compaction.frame import Frame
+from onebasin.compaction.gaussian import Fit
+from onebasin.compaction.moving import Mover
+from onebasin.posterior.mean_field import MeanField
+from onebasin.posterior.samples import Samples
+from onebasin.symmetry import Symmetry
+from onebasin.trees import Tree
+
+WAYS = ("none", "anchor", "barycentre", "likelihood")
+STEPS = 2  # of EM after every round of moves
+POLISH = 30  # at most, of EM once nothing moves any more
+POLISHED = 1e-5  # of what EM gained so far: a step that gains less is the last
+
+
+@dataclass(frozen=True)
+class Rebased:
+    """The Gaussian at the end, and the way there."""
+
+    fit: Fit
+    trace: tuple[float, ...]
+    rounds: int
+    converged: bool
+    moves: tuple[int, ...]
+
+
+def to_anchor(
+    members: Members,
+    symmetry: Symmetry,
+    anchor: int,
+    objective: Any,
+    max_sweeps: int,
+    report: Report | None,
+) -> list[Indices]:
+    """Every member to one of them, as published: no iteration, no mean."""
+    if not -len(members) <= anchor < len(members):
+        raise ValueError(f"there is no draw {anchor} to be the anchor, only {len(members)}")
+    objective = objective_named(objective)
+    anchor %= len(members)
+    target = _posterior(members, anchor)
+    if isinstance(objective, Activations) and objective.record is None:
+        objective = _recording_once(objective, target, symmetry)
+    still = dict(symmetry.identity().indices)
+
+    def one(index: int) -> Indices:
+        if index == anchor:
+            return still
+        problem = objective.problem(_posterior(members, index), target, symmetry)
+        return solve_pair(problem, still, forward=True, max_sweeps=max_sweeps).indices
+
+    with Workers(len(members), report) as workers:
+        return workers.map(one, range(len(members)), f"draws to draw {anchor}")
+
+
+def to_barycentre(
+    members: Members, symmetry: Symmetry, max_rounds: int, max_sweeps: int, report: Report | None
+) -> tuple[list[Indices], tuple[float, ...], bool]:
+    points = any(members[i].std is None for i in range(min(len(members), 2)))
+    found = align_many(
+        members,
+        symmetry=symmetry,
+        objective="l2" if points else "w2",
+        max_rounds=max_rounds,
+        max_sweeps=max_sweeps,
+        report=report,
+    )
+    return [dict(p.indices) for p in found.permutations], found.trace, found.converged
+
+
+def to_gaussian(
+    frame: Frame,
+    rank: int,
+    floor: float,
+    *,
+    max_rounds: int,
+    tolerance: float,
+    max_sweeps: int,
+    report: Report | None,
+) -> Rebased:
+    """Fit one Gaussian, move every member to where it is highest, and so on; see `moving`."""
+    fit = Fit(frame, rank, floor)
+    _polish(fit, STEPS)
+    trace, moves, converged = [fit.mean_log_likelihood], [], max_rounds == 0
+    for number in range(max_rounds):
+        with Workers(len(frame.members), report) as workers:
+            mover = Mover(fit, max_sweeps)
+            what = f"round {number + 1} to the Gaussian"
+            found = workers.map(mover.move, range(len(frame.members)), what)
+        moves.append(sum(indices is not None for indices in found))
+        if moves[-1]:
+            frame.indices = [
+                old if new is None else new for old, new in zip(frame.indices, found, strict=True)
+            ]
+            fit.recentre()
+            _polish(fit, STEPS)
+        trace.append(fit.mean_log_likelihood)
+        if trace[-1] - trace[-2] <= tolerance * (trace[-1] - trace[0]):
+            converged = True
+            break
+    _polish(fit, POLISH)
+    trace.append(fit.mean_log_likelihood)
+    return Rebased(fit, tuple(trace), len(moves), converged, tuple(moves))
+
+
+def _polish(fit: Fit, steps: int) -> None:
+    """Steps of EM until they gain little; a diagonal Gaussian needs one."""
+    first = before = fit.mean_log_likelihood
+    for _ in range(steps if fit.gaussian.rank else 1):
+        fit.improve()
+        now = fit.mean_log_likelihood
+        if now - before <= POLISHED * (now - first):
+            break
+        before = now
+
+
+def tree_of(leaves: Mapping[str, Any], members: Members) -> Tree:
+    """Arrays by leaf in the containers of the members' params."""
+    structure = jax.tree.structure(like(members))
+    return jax.tree.unflatten(structure, list(leaves.values()))
+
+
+def like(members: Members) -> Tree:
+    """A tree with the structure of one params tree."""
+    first = members.source[0] if isinstance(members.source, tuple) else members.source
+    return first.like if hasattr(first, "like") else first
+
+
+def _posterior(members: Members, index: int) -> Any:
+    """Member `index` as a posterior of its own, scaled as the members are."""
+    q: Moments = members[index]
+    mean = tree_of(q.mean, members)
+    if q.std is not None:
+        return MeanField(mean, tree_of(q.std, members))
+    state, sources = None, members.source
+    for part in sources if isinstance(sources, tuple) else (sources,):
+        if not isinstance(part, Samples):
+            break
+        if index < part.num_draws:
+            state = jax.tree.map(lambda leaf, i=index: leaf[i : i + 1], part.state)
+            break
+        index -= part.num_draws
+    return Samples(jax.tree.map(lambda leaf: leaf[None], mean), state=state)
+
+
+def _recording_once(objective: Activations, at: Any, symmetry: Symmetry) -> Activations:
+    """The same objective with the network traced and compiled once for all members."""
+    from onebasin.symmetry.recording import Recorder
+
+    params = at.draw(0) if isinstance(at, Samples) else at.mean
+    state = jax.tree.map(lambda leaf: leaf[0], at.state) if isinstance(at, Samples) else None
+    recorder = Recorder(objective.apply, params, objective.x, symmetry, state)
+    if recorder.unseen:
+        raise ValueError(
+            f"the units of group '{recorder.unseen[0]}' cannot be recorded: no layer outside a "
+            "loop reads them; match by weights, objective='l2'"
+        )
+
+    def record(params: Tree, x: Any, symmetry: Symmetry, state: Tree) -> dict[str, Any]:
+        del x, symmetry
+        return recorder.units(params, state)
+
+    return replace(objective, record=record)

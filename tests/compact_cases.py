@@ -1,0 +1,35 @@
+"""Draws and helpers that the tests of compaction share."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alignment_cases import random_like
+from onebasin.posterior import Samples
+from onebasin.symmetry import stack
+from onebasin.trees import leaves_by_path
+
+
+def draws_of(count, shapes, seed=0):
+    trees = [random_like(shapes, seed + i) for i in range(count)]
+    return Samples(jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees))
+
+
+def permuted(symmetry, samples, seed=0):
+    """Every draw under a random permutation of its own, and those permutations."""
+    keys = jax.random.split(jax.random.key(seed), samples.num_draws)
+    planted = stack([symmetry.random(key=key) for key in keys])
+    return symmetry.act(planted, samples), planted
+
+
+def flat(tree, lead=0):
+    leaves = [np.asarray(leaf) for leaf in leaves_by_path(tree).values()]
+    return np.concatenate([a.reshape(*a.shape[:lead], -1) for a in leaves], axis=-1)
+
+
+def covariance(posterior):
+    std = flat(posterior.std)
+    if not hasattr(posterior, "factors"):
+        return np.diag(std**2)
+    factors = flat(posterior.factors, 1)
+    return np.diag(std**2) + factors.T @ factors

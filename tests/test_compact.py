@@ -1,0 +1,191 @@
+"""`compact`: planted posteriors recovered, a likelihood that never falls, ways to rebase."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from alignment_cases import (
+    RECURRENT,
+    RECURRENT_GROUPS,
+    gaussian,
+    mlp_shapes,
+    mlp_symmetry,
+    random_like,
+    relu_mlp,
+    same_tree,
+)
+from compact_cases import covariance, draws_of, flat, permuted
+from onebasin.alignment import Activations
+from onebasin.compaction import compact
+from onebasin.posterior import LowRank, MeanField, Samples
+from onebasin.symmetry import Symmetry, find_symmetry
+
+SHAPES = mlp_shapes((9, 7))
+
+
+def planted(count, rank, seed=0):
+    """A Gaussian posterior with well separated units, its draws, and the draws mixed up."""
+    mean = random_like(SHAPES, seed)
+    std = jax.tree.map(lambda a: 0.1 + 0.1 * jnp.abs(a), random_like(SHAPES, seed + 1))
+    truth = MeanField(mean, std)
+    if rank:
+        columns = [random_like(SHAPES, seed + 2 + r, scale=0.2) for r in range(rank)]
+        truth = LowRank(mean, std, jax.tree.map(lambda *leaves: jnp.stack(leaves), *columns))
+    draws = Samples(truth.sample(count, key=jax.random.key(seed)))
+    symmetry = mlp_symmetry(mean)
+    mixed, permutations = permuted(symmetry, draws, seed)
+    return truth, draws, mixed, permutations, symmetry
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_planted_posterior_is_recovered_from_mixed_up_draws(x64, rank):
+    truth, _, mixed, permutations, symmetry = planted(200, rank)
+    found = compact(mixed, symmetry=symmetry, rank=rank)
+    assert found.converged
+    # All draws end in one frame, which undoes what was planted up to one common permutation.
+    frames = symmetry.compose(found.permutations, permutations)
+    common = frames.draw(0)
+    for name in frames:
+        assert (frames[name] == common[name]).all()
+    expected = symmetry.act(common, truth)
+    sigma = covariance(expected)
+    deviation = np.sqrt(np.diag(sigma))
+    error = 4.5 / np.sqrt(200)  # standard errors, as many as the largest of all entries may have
+    assert (np.abs(flat(found.posterior.mean) - flat(expected.mean)) < error * deviation).all()
+    difference = np.abs(covariance(found.posterior) - sigma)
+    assert (difference < np.sqrt(2) * error * np.outer(deviation, deviation)).all()
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("rebase", ["barycentre", "likelihood"])
+def test_mixed_up_draws_give_the_same_posterior(x64, rank, rebase):
+    """q_r of permuted draws is q_r of the draws, up to one common permutation."""
+    _, draws, mixed, permutations, symmetry = planted(30, 2, seed=5)
+    plain = compact(draws, symmetry=symmetry, rank=rank, rebase=rebase)
+    again = compact(mixed, symmetry=symmetry, rank=rank, rebase=rebase)
+    frames = symmetry.compose(again.permutations, permutations)
+    common = symmetry.compose(frames.draw(0), symmetry.inverse(plain.permutations.draw(0)))
+    expected = symmetry.act(common, plain.posterior)
+    np.testing.assert_allclose(flat(again.posterior.mean), flat(expected.mean), atol=1e-12)
+    np.testing.assert_allclose(covariance(again.posterior), covariance(expected), atol=1e-7)
+    assert again.log_likelihood == pytest.approx(plain.log_likelihood, rel=1e-9)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 4])
+@pytest.mark.parametrize("noise", [0.6, 1.5])
+def test_the_likelihood_never_falls(x64, rank, noise):
+    """Draws that share little: there is much to move, and every round must gain."""
+    base = random_like(SHAPES, 0)
+    rough = draws_of(25, SHAPES, seed=10)
+    draws = Samples(jax.tree.map(lambda b, e: b + noise * e, base, rough.draws))
+    symmetry = mlp_symmetry(base)
+    mixed, _ = permuted(symmetry, draws)
+    found = compact(mixed, symmetry=symmetry, rank=rank, tolerance=0)
+    assert (np.diff(found.trace) >= -1e-12 * abs(found.trace[-1])).all()
+    assert found.trace[-1] > found.trace[0]
+    assert found.moves[0] > 0
+    moved = found.samples
+    density = [float(found.posterior.log_prob(moved.draw(i))) for i in range(25)]
+    assert np.mean(density) == pytest.approx(found.log_likelihood, rel=1e-9)
+    start = compact(mixed, symmetry=symmetry, rank=rank, rebase="barycentre")
+    assert found.log_likelihood > start.log_likelihood
+    as_they_lie = compact(mixed, symmetry=symmetry, rank=rank, rebase="none")
+    assert start.log_likelihood > as_they_lie.log_likelihood
+
+
+def test_a_group_that_sits_twice_in_one_array(x64):
+    base = random_like(RECURRENT, 0)
+    symmetry = Symmetry.by_hand(base, RECURRENT_GROUPS)
+    rough = draws_of(12, RECURRENT, seed=3)
+    draws = Samples(jax.tree.map(lambda b, e: b + 0.5 * e, base, rough.draws))
+    found = compact(permuted(symmetry, draws)[0], symmetry=symmetry, rank=2)
+    assert (np.diff(found.trace) >= -1e-12 * abs(found.trace[-1])).all()
+
+
+def test_to_an_anchor_by_weights_and_by_activations(x64):
+    truth, _, mixed, permutations, symmetry = planted(12, 0, seed=7)
+    x = np.random.default_rng(0).normal(size=(40, 5))
+    traced = find_symmetry(relu_mlp, truth.mean, x)
+    for objective, own in (("l2", symmetry), (Activations(relu_mlp, x), traced)):
+        found = compact(mixed, symmetry=own, rebase="anchor", objective=objective, anchor=3)
+        names = dict(zip([g.name for g in own.groups], permutations, strict=True))
+        for name, there in names.items():
+            moved = np.take_along_axis(permutations[there], found.permutations[name], axis=1)
+            assert (moved == permutations[there][3]).all()
+            assert (found.permutations[name][3] == np.arange(own[name].size)).all()
+
+
+def test_posteriors_move_too(x64):
+    base = [gaussian(SHAPES, 0)]
+    symmetry = mlp_symmetry(base[0].mean)
+    near = [
+        MeanField(
+            jax.tree.map(lambda m, e: m + 0.2 * e, base[0].mean, random_like(SHAPES, i)),
+            base[0].std,
+        )
+        for i in range(6)
+    ]
+    mixed = [symmetry.act(symmetry.random(key=jax.random.key(i)), q) for i, q in enumerate(near)]
+    for rank in (0, 2):
+        found = compact(mixed, symmetry=symmetry, rank=rank)
+        assert (np.diff(found.trace) >= -1e-12 * abs(found.trace[-1])).all()
+        plain = compact(near, symmetry=symmetry, rank=rank)
+        assert found.log_likelihood == pytest.approx(plain.log_likelihood, rel=1e-9)
+        for i, moved in enumerate(found.samples):
+            assert same_tree(moved, symmetry.act(found.permutations.draw(i), mixed[i]))
+
+
+def test_running_statistics_move_with_their_units(x64):
+    base = random_like(SHAPES, 0)
+    state = {"mean": jnp.arange(9.0)}
+    symmetry = Symmetry.by_hand(
+        base,
+        {
+            "h": [
+                ("Dense_0/kernel", 1),
+                ("Dense_0/bias", 0),
+                ("Dense_1/kernel", 0),
+                ("state:mean", 0),
+            ]
+        },
+        state,
+    )
+    draws = Samples(
+        jax.tree.map(lambda a: jnp.stack([a, a, a]), base),
+        state={"mean": jnp.stack([state["mean"]] * 3)},
+    )
+    mixed, planted_ = permuted(symmetry, draws)
+    found = compact(mixed, symmetry=symmetry)
+    common = symmetry.compose(found.permutations, planted_).draw(0)
+    assert same_tree(found.posterior.state, symmetry.act_on_state(common, state))
+
+
+@pytest.mark.fast
+def test_what_makes_no_sense_is_refused():
+    samples = draws_of(4, SHAPES)
+    symmetry = mlp_symmetry(samples.like)
+    with pytest.raises(ValueError, match="one draw has no spread"):
+        compact(draws_of(1, SHAPES), symmetry=symmetry)
+    with pytest.raises(ValueError, match=r"rank is 4, and 4 members span only 3 .* at most 3"):
+        compact(samples, symmetry=symmetry, rank=4)
+    with pytest.raises(ValueError, match="rank is -1"):
+        compact(samples, symmetry=symmetry, rank=-1)
+    with pytest.raises(ValueError, match="no way to rebase 'mean'; use one of none, anchor"):
+        compact(samples, symmetry=symmetry, rebase="mean")
+    with pytest.raises(ValueError, match="no draw 4 to be the anchor"):
+        compact(samples, symmetry=symmetry, rebase="anchor", anchor=4)
+    with pytest.raises(ValueError, match="balance=True needs apply and x"):
+        compact(samples, symmetry=symmetry, balance=True)
+    bad = Samples(jax.tree.map(lambda a: a.at[0].set(jnp.nan), samples.draws))
+    with pytest.raises(ValueError, match="NaN or infinity in leaf 'draws/Dense_0/bias'"):
+        compact(bad, symmetry=symmetry)
+    other = draws_of(4, mlp_shapes((9, 8)))
+    with pytest.raises(ValueError, match=r"Samples 1 are of another network: leaf 'Dense_1/bias'"):
+        compact([samples, other], symmetry=symmetry)
+    with pytest.raises(ValueError, match="the params are not those of this symmetry"):
+        compact(other, symmetry=symmetry)
+    with pytest.raises(ValueError, match="not a mixture of both"):
+        compact([samples, gaussian(SHAPES, 0)], symmetry=symmetry)
+    with pytest.raises(ValueError, match="compact takes Samples"):
+        compact([], symmetry=symmetry)
