@@ -1,0 +1,191 @@
+"""Where the published method fails, and what of ours moves the barrier.
+
+Every variant brings q1 to q0 in its own way; barriers are measured with the same draws.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from onebasin.experiments import presets
+from onebasin.experiments.claims import Claim, judge
+from onebasin.experiments.curves import Curve, barrier_table, curves_figure
+from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan
+from onebasin.experiments.pairs import Sizes, requirement
+from onebasin.experiments.setting import Setting
+from onebasin.experiments.stage import Stage
+from onebasin.experiments.steps import POSTERIOR, Align, aligned, fits, measured
+from onebasin.inference.methods import VI
+
+
+@dataclass(frozen=True)
+class Part:
+    """A network that is too small for its task, or so we think."""
+
+    name: str
+    setting: Setting
+    vi: VI
+    accuracy: float
+    sizes: Sizes
+    none: float
+    """Nats that would count as no barrier: the published failure is to stay above."""
+    random_starts: int = 5
+
+
+@dataclass(frozen=True)
+class CIFAR100:
+    parts: tuple[Part, ...]
+    together: int = 0
+
+
+TOY = CIFAR100(
+    (
+        Part(
+            "narrow-mlp",
+            replace(presets.TOY, width=8),
+            presets.TOY_VI,
+            0.9,
+            Sizes(9, 32),
+            none=0.05,
+            random_starts=2,
+        ),
+    ),
+    together=presets.TOGETHER,
+)
+CPU = CIFAR100(
+    (
+        Part(
+            "mlp",
+            Setting("cifar100", prior_variance=0.0025),
+            VI(epochs=60),
+            0.15,
+            Sizes(7, 16, examples=5000),
+            none=0.05,
+        ),
+        Part(
+            "resnet20",
+            presets.CIFAR100_RESNET,
+            VI(epochs=30, batch_size=128),
+            0.35,
+            Sizes(7, 16, examples=2000),
+            none=0.1,
+        ),
+    )
+)
+PAPER = CIFAR100(
+    (
+        Part(
+            "resnet20",
+            presets.CIFAR100_RESNET,
+            presets.PAPER_VI_CIFAR,
+            0.5,
+            Sizes(25, 128),
+            none=0.1,
+        ),
+    )
+)
+
+
+def variants(part: Part) -> dict[str, Align]:
+    """Ways to align; the first is the published one."""
+    base = Align(part.setting)
+    return {
+        "w2": base,
+        "l2": replace(base, objective="l2"),
+        "activations": replace(base, objective="activations"),
+        "w2, activation start": replace(base, activation_start=True),
+        "w2, random starts": replace(base, random_starts=part.random_starts),
+        "w2, Frank–Wolfe": replace(base, search=True),
+    }
+
+
+def plan(config: CIFAR100) -> dict[str, Plan]:
+    return {part.name: _plan(part, config.together) for part in config.parts}
+
+
+def _plan(part: Part, together: int) -> dict[str, Stage]:
+    q0, q1 = fits(part.setting, part.vi, 2, together=together)
+    measure = part.sizes.measure(part.setting)
+    stages = {"before": measured(measure, q0, q1)}
+    for name, how in variants(part).items():
+        moved = aligned(how, q0, q1)
+        stages[f"align: {name}"] = moved
+        path = "repaired" if name == "w2" else "geodesic"
+        stages[name] = measured(measure, q0, moved[POSTERIOR], path=path)
+    return stages
+
+
+def conclude(config: CIFAR100, outcomes: Mapping[str, Outcomes]) -> Findings:
+    claims, tables, pictures = [], [], []
+    for part in config.parts:
+        done = outcomes.get(part.name)
+        curves = _curves(part, done) if done is not None else {}
+        claims += _claims(part, curves)
+        if not curves:
+            continue
+        title = f"{part.setting.title}, test data"
+        tables.append(barrier_table(title, curves, str(part.sizes)))
+        shown = {k: curves[k] for k in ("as fitted", "w2", "w2 and repaired")}
+        alt = ", ".join(f"{k}: barrier {c.barrier_text} nats" for k, c in curves.items())
+        pictures.append(Picture(part.name, title, alt, curves_figure(shown)))
+    return Findings(claims, tables, pictures)
+
+
+def _curves(part: Part, done: Outcomes) -> dict[str, Curve]:
+    curves = {"as fitted": Curve(done["before"].result)}
+    for name in variants(part):
+        found = done[name].result
+        curves[name] = Curve(found.get("plain", found))
+        if "plain" in found:
+            curves[f"{name} and repaired"] = Curve(found)
+    return curves
+
+
+def _claims(part: Part, curves: Mapping[str, Curve]) -> list[Claim]:
+    published = curves.get("w2")
+    fits_met = [requirement(list(curves.values()), part.accuracy)] if curves else []
+    common = {
+        "conditions": f"{part.setting.title}; {part.vi.epochs} epochs; {part.sizes}",
+        "published_scale": part.setting.same_size(PAPER.parts[0].setting),
+        "fits": fits_met,
+    }
+    best = min(curves, key=lambda n: curves[n].barrier) if curves else None
+    return [
+        judge(
+            f"W2 alignment fails to find a solution without barrier ({part.setting.title})",
+            None if published is None else published.barrier - 3 * published.error > part.none,
+            published="fails on CIFAR-100",
+            source="Rossi et al. 2023, figure A3",
+            ours="–" if published is None else f"{published.barrier_text} nats left",
+            criterion=f"aligned barrier above {part.none:g} nats by three standard errors",
+            value=None if published is None else published.barrier,
+            stderr=None if published is None else published.error,
+            **common,
+        ),
+        judge(
+            f"Something of ours leaves less of it ({part.setting.title})",
+            None
+            if published is None or best is None
+            else curves[best].barrier < published.barrier - 2 * published.error,
+            published="not in the paper",
+            source="ours",
+            ours="–" if best is None else f"{best}: {curves[best].barrier_text} nats",
+            criterion="smallest barrier below that of plain W2 by two standard errors",
+            value=None if best is None else curves[best].barrier,
+            stderr=None if best is None else curves[best].error,
+            **common,
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="cifar100",
+    title="Where alignment fails",
+    question=(
+        "On CIFAR-100 the published method leaves a barrier. Does ours, and what moves it: better "
+        "searches, activations, several starts, repair?"
+    ),
+    presets={"toy": TOY, "cpu": CPU, "paper": PAPER},
+    plan=plan,
+    conclude=conclude,
+    optional={"cpu": ("resnet20",)},
+)

@@ -1,0 +1,161 @@
+"""What the experiments of Xiao et al. share: HMC draws, an ensemble, VI, and Gaussians of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from onebasin.alignment import Activations
+from onebasin.compaction import compact
+from onebasin.experiments.setting import Setting, problem, symmetry
+from onebasin.experiments.stage import File, Stage, Work, step
+from onebasin.experiments.steps import POSTERIOR, Fit, fit_posterior
+from onebasin.inference.methods import HMC, VI, Ensemble
+from onebasin.posterior import Samples, load, save
+
+Half = Literal["all", "first", "second"]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """A one-hidden-layer network under a N(0, 1) prior, and three ways to its posterior.
+
+    The draws of the first half of the chains are compacted, those of the second half are the
+    reference: a stand-in is not judged by the very draws it was made from.
+    """
+
+    setting: Setting
+    hmc: HMC
+    ensemble: Ensemble
+    vi: VI
+    seed: int = 0
+
+    def fits(self) -> dict[str, File]:
+        methods = {"hmc": self.hmc, "ensemble": self.ensemble, "vi": self.vi}
+        return {
+            name: Stage(fit_posterior, Fit(self.setting, method, self.seed))[POSTERIOR]
+            for name, method in methods.items()
+        }
+
+    @property
+    def title(self) -> str:
+        hmc = self.hmc
+        return (
+            f"{self.setting.title}, N(0, {self.setting.prior_variance:g}) prior; HMC: "
+            f"{hmc.chains} chains × {hmc.draws} draws, {hmc.leapfrog_steps} leapfrog steps of "
+            f"{hmc.step_size:g}; ensemble of {self.ensemble.members}; VI of {self.vi.epochs} epochs"
+        )
+
+
+def chains_of(samples: Samples, half: Half) -> Samples:
+    """The draws of all chains, or of the first or second half of them."""
+    chain = np.asarray(samples.chain)
+    first, second = np.array_split(np.unique(chain), 2)
+    wanted = {"all": np.unique(chain), "first": first, "second": second}[half]
+    if not len(wanted):
+        raise ValueError(f"{len(np.unique(chain))} chain has no {half} half; draw at least two")
+    own = np.flatnonzero(np.isin(chain, wanted))
+    return Samples(jax.tree.map(lambda leaf: leaf[own], samples.draws), samples.chain[own])
+
+
+@dataclass(frozen=True)
+class Compact:
+    """One Gaussian for draws, as published (anchor, activations) or our way."""
+
+    setting: Setting
+    half: Half = "all"
+    rebase: Literal["none", "anchor", "barycentre", "likelihood"] = "none"
+    balance: bool = False
+    rank: int = 0
+    examples: int = 1000
+    """Training images for activations, and for finding the units that may be scaled."""
+
+    @property
+    def title(self) -> str:
+        words = [f"rebase {self.rebase}"]
+        if self.balance:
+            words.append("balanced")
+        if self.rank:
+            words.append(f"rank {self.rank}")
+        return f"{', '.join(words)}, {self.setting.title}"
+
+
+@step(version=1, seconds=lambda config: {"none": 5.0, "anchor": 30.0}.get(config.rebase, 120.0))
+def compact_draws(config: Compact, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
+    task, sym = problem(config.setting), symmetry(config.setting)
+    samples = chains_of(load(inputs["draws"], like=task.shapes), config.half)
+    images = task.x[: config.examples]
+    found = compact(
+        samples,
+        symmetry=sym,
+        rank=config.rank,
+        rebase=config.rebase,
+        objective=Activations(task.apply, images) if config.rebase == "anchor" else "l2",
+        balance=config.balance,
+        apply=task.apply,
+        x=images[:16],
+    )
+    save(work.folder / POSTERIOR, found.posterior, network=task.network, compact=config.title)
+    sigma = np.concatenate(
+        [np.ravel(leaf) for leaf in jax.tree.leaves(found.posterior.moments()[1])]
+    )
+    return {
+        "draws": samples.num_draws,
+        "rounds": found.rounds,
+        "converged": found.converged,
+        "log_likelihood": found.log_likelihood,
+        "sigma_median": float(np.median(sigma)),
+        "sigma_mean": float(sigma.mean()),
+        "seconds": found.seconds,
+    }
+
+
+def compacted(draws: File, config: Compact) -> Stage:
+    return Stage(compact_draws, config, {"draws": draws})
+
+
+TOY = Sources(
+    Setting("digits", width=16, depth=1, prior_variance=1.0),
+    HMC(draws=60, warmup=40, chains=4, leapfrog_steps=20, step_size=0.02, adapt_step_size=True),
+    Ensemble(members=5, epochs=40, batch_size=250, learning_rate=1e-2),
+    VI(epochs=100, batch_size=250, learning_rate=1e-2),
+)
+# 5,000 images and width 128: the largest of which two cores draw hundreds of samples in an hour.
+CPU = Sources(
+    Setting("mnist", width=128, depth=1, prior_variance=1.0, limit=5000),
+    HMC(
+        draws=100,
+        warmup=12,
+        chains=4,
+        leapfrog_steps=300,
+        step_size=4e-3,
+        adapt_step_size=False,
+        data_chunk=2500,
+    ),
+    Ensemble(members=5, epochs=50, batch_size=100, learning_rate=1e-3, schedule="constant"),
+    VI(epochs=300, batch_size=100, learning_rate=1e-3, antithetic=True),
+)
+PAPER = Sources(
+    Setting("mnist", width=512, depth=1, prior_variance=1.0),
+    HMC(
+        draws=9900,
+        warmup=100,
+        chains=2,  # published: one; a second is the reference here
+        leapfrog_steps=500,
+        step_size=1e-3,
+        jitter=0.0,
+        adapt_step_size=False,
+    ),
+    Ensemble(members=5, epochs=50, batch_size=100, learning_rate=1e-3, schedule="constant"),
+    VI(
+        epochs=50,
+        batch_size=100,
+        initial_std=0.05,
+        learning_rate=1e-3,
+        std_learning_rate=1e-3,
+        antithetic=False,
+        schedule="constant",
+    ),
+)

@@ -1,0 +1,236 @@
+"""Several variational posteriors merged into one, against each alone and against their ensemble.
+
+The merged posterior is the W2 barycentre after joint alignment, with no reference picked by hand.
+It costs what one member costs; the ensemble (their mixture) is stored and run as many times over.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from onebasin.alignment import align_many
+from onebasin.evaluation.reference import reference_table
+from onebasin.experiments import presets
+from onebasin.experiments.claims import Claim, Requirement, judge, plus_minus
+from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan, Table
+from onebasin.experiments.setting import Setting, dataset, flops, problem, symmetry
+from onebasin.experiments.stage import Stage, Work, step
+from onebasin.experiments.steps import EVALUATION_RATE, OVERHEAD, POSTERIOR, fits
+from onebasin.inference.methods import VI
+from onebasin.posterior import MeanField, Mixture, load, save
+from onebasin.trees import num_parameters
+
+MERGED, AVERAGE, ENSEMBLE = "merged", "averaged as fitted", "ensemble"
+
+
+@dataclass(frozen=True)
+class Merge:
+    setting: Setting
+    objective: str = "w2"
+
+    @property
+    def title(self) -> str:
+        return f"{self.objective}, {self.setting.title}"
+
+
+@dataclass(frozen=True)
+class Judge:
+    setting: Setting
+    samples: int = 128
+    members: int = 5
+
+    @property
+    def title(self) -> str:
+        return f"{self.samples} draws, {self.setting.title}"
+
+
+@dataclass(frozen=True)
+class Many:
+    setting: Setting
+    vi: VI
+    members: int
+    samples: int
+    accuracy: float
+    """Test accuracy that every member must reach."""
+    lost_accuracy: float
+    """How much below the members' mean the merged posterior may stay."""
+    together: int = 0
+
+
+TOY = Many(presets.TOY, presets.TOY_VI, 3, 32, 0.9, 0.05, together=presets.TOGETHER)
+CPU = Many(presets.MNIST, presets.CPU_VI, 5, 128, 0.97, 0.005)
+PAPER = Many(presets.MNIST, presets.PAPER_VI_MNIST, 5, 128, 0.98, 0.005)
+
+
+@step(version=1, seconds=lambda config: 10.0 * (config.setting.width / 512) ** 2 + 1)
+def merge_posteriors(config: Merge, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
+    task, sym = problem(config.setting), symmetry(config.setting)
+    members = [load(path, like=task.shapes) for _, path in sorted(inputs.items())]
+    found = align_many(members, symmetry=sym, objective=config.objective)
+    save(work.folder / POSTERIOR, found.barycenter, network=task.network)
+    return {"rounds": found.rounds, "converged": found.converged, "seconds": found.seconds}
+
+
+def judge_seconds(config: Judge) -> float:
+    # Members and the two averages each with all draws, and the ensemble with its own.
+    draws = (config.members + 3) * config.samples
+    work = draws * config.setting.num_test * flops(config.setting)
+    return OVERHEAD + work / EVALUATION_RATE[config.setting.network]
+
+
+@step(version=1, seconds=judge_seconds)
+def judge_posteriors(config: Judge, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
+    """Every member, the merged one and the plain average against the ensemble and the labels."""
+    del work
+    task = problem(config.setting)
+    loaded = {name: load(path, like=task.shapes) for name, path in sorted(inputs.items())}
+    merged = loaded.pop("merged")
+    members = list(loaded.values())
+
+    def mean(*leaves: jax.Array) -> jax.Array:
+        return sum(leaves[1:], start=leaves[0]) / len(leaves)
+
+    plain = MeanField(
+        jax.tree.map(mean, *(q.mean for q in members)),
+        jax.tree.map(mean, *(q.std for q in members)),
+    )
+    weights = np.full(len(members), 1 / len(members), np.float32)
+    posteriors = {f"member {i}": q for i, q in enumerate(members)}
+    table = reference_table(
+        {**posteriors, MERGED: merged, AVERAGE: plain},
+        Mixture(tuple(members), weights),  # pyright: ignore[reportArgumentType]
+        task,
+        dataset(config.setting.data).test,
+        key=jax.random.key(0),
+        samples=config.samples,
+    )
+    size = num_parameters(task.shapes)
+    return {
+        **table.summary(),
+        "stored_numbers": {
+            "member": 2 * size,
+            MERGED: 2 * size,
+            ENSEMBLE: 2 * size * len(members),
+        },
+    }
+
+
+def plan(config: Many) -> dict[str, Plan]:
+    members = fits(config.setting, config.vi, config.members, together=config.together)
+    files = {f"member-{i}": file for i, file in enumerate(members)}
+    merged = Stage(merge_posteriors, Merge(config.setting), files)
+    asked = Judge(config.setting, config.samples, config.members)
+    table = Stage(judge_posteriors, asked, {**files, "merged": merged[POSTERIOR]})
+    return {"all": {"merge": merged, "table": table}}
+
+
+def conclude(config: Many, outcomes: Mapping[str, Outcomes]) -> Findings:
+    done = outcomes.get("all")
+    if done is None:
+        return Findings(_claims(config, None))
+    found = done["table"].result
+    rows = {row["name"]: row for row in found["rows"]}
+    rows[ENSEMBLE] = rows.pop("reference")
+    stored, one = found["stored_numbers"], found["stored_numbers"]["member"]
+    listed = [
+        [
+            name,
+            f"{row['accuracy']:.2%}",
+            plus_minus(row["nll"], row["nll_stderr"]),
+            plus_minus(row["calibration_error"], row["calibration_error_stderr"]),
+            plus_minus(row["agreement"], row["agreement_stderr"]),
+            plus_minus(row["total_variation"], row["total_variation_stderr"]),
+            f"{stored.get(name, one) / one:.0f}×",
+        ]
+        for name, row in rows.items()
+        if "half" not in name
+    ]
+    columns = [
+        "posterior",
+        "test accuracy",
+        "NLL, nats",
+        "calibration error",
+        "agreement with the ensemble",
+        "TV to the ensemble",
+        "stored numbers",
+    ]
+    title = f"{config.members} posteriors and what is made of them, {config.setting.title}"
+    note = f"{found['examples']:,} test images, {found['samples']} draws of each."
+    return Findings(_claims(config, rows), [Table(title, columns, listed, note)])
+
+
+def _claims(config: Many, rows: Mapping[str, Any] | None) -> list[Claim]:
+    common = {
+        "published": "not in the papers",
+        "source": "ours",
+        "conditions": f"{config.setting.title}; {config.members} VI posteriors of "
+        f"{config.vi.epochs} epochs; {config.samples} draws",
+        "published_scale": config.setting.same_size(PAPER.setting),
+    }
+    if rows is None:
+        return [
+            judge(
+                "One merged posterior stands in for several",
+                None,
+                ours="–",
+                criterion="",
+                **common,
+            )
+        ]
+    members = [row for name, row in rows.items() if name.startswith("member")]
+    fits_met = [
+        Requirement(
+            "the members' test accuracy is", min(m["accuracy"] for m in members), config.accuracy
+        )
+    ]
+    mean = float(np.mean([m["accuracy"] for m in members]))
+    merged, plain, ensemble = rows[MERGED], rows[AVERAGE], rows[ENSEMBLE]
+    return [
+        judge(
+            "One merged posterior classifies as well as the members it was made of",
+            merged["accuracy"] >= mean - config.lost_accuracy,
+            ours=f"{merged['accuracy']:.2%}, members {mean:.2%} on average",
+            criterion=f"accuracy at most {config.lost_accuracy:.1%} below the members' mean",
+            fits=fits_met,
+            value=merged["accuracy"],
+            stderr=merged["accuracy_stderr"],
+            **common,
+        ),
+        judge(
+            "Without alignment the average is no posterior at all",
+            plain["nll"] > merged["nll"] + 3 * (plain["nll_stderr"] + merged["nll_stderr"]),
+            ours=f"NLL {plain['nll']:.3f} averaged as fitted, {merged['nll']:.3f} merged",
+            criterion="NLL of the unaligned average above that of the merged by three errors",
+            fits=fits_met,
+            value=plain["nll"],
+            stderr=plain["nll_stderr"],
+            **common,
+        ),
+        judge(
+            "The merged posterior is as good as the ensemble, at a fraction of its cost",
+            merged["nll"] <= ensemble["nll"] + 2 * (merged["nll_stderr"] + ensemble["nll_stderr"]),
+            ours=f"NLL {merged['nll']:.4f} against {ensemble['nll']:.4f}",
+            criterion="NLL within two standard errors of the ensemble's",
+            fits=fits_met,
+            value=merged["nll"],
+            stderr=merged["nll_stderr"],
+            **common,
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="many",
+    title="Many posteriors merged into one",
+    question=(
+        "Can one Gaussian, the barycentre of several aligned posteriors, replace them all: as "
+        "accurate as each, as calibrated as their ensemble, at the cost of one?"
+    ),
+    presets={"toy": TOY, "cpu": CPU, "paper": PAPER},
+    plan=plan,
+    conclude=conclude,
+)

@@ -1,0 +1,45 @@
+"""Settings and methods that several experiments use: the same values share the same fits."""
+
+from onebasin.experiments.setting import Setting
+from onebasin.inference.methods import MAP, VI, Ensemble
+
+# toy: the embedded digits; seconds.
+TOY = Setting("digits", width=64, depth=2, prior_variance=0.1)
+TOGETHER = 3  # posteriors in one program
+TOY_VI = VI(epochs=60, batch_size=250, learning_rate=1e-2)
+TOY_ENSEMBLE = Ensemble(members=5, epochs=40, batch_size=250, learning_rate=1e-2)
+
+# cpu: real data on two cores.
+MNIST = Setting("mnist", prior_variance=0.01)
+FASHION = Setting("fashion-mnist", prior_variance=0.01)
+CIFAR10 = Setting("cifar10", prior_variance=0.0025)
+CIFAR10_RESNET = Setting("cifar10", "resnet20", width=16, prior_variance=0.01)
+CIFAR100_RESNET = Setting("cifar100", "resnet20", width=16, prior_variance=0.01)
+CPU_VI = VI(epochs=100)
+CPU_MAP = MAP(epochs=30)
+
+# paper: appendix D and table 1 of Rossi et al. The optimiser is not stated; with plain gradient
+# descent on the summed loss the learning rates are plausible.
+PAPER_VI_MNIST = VI(
+    epochs=1000,
+    batch_size=500,
+    antithetic=False,
+    initial_std=0.01,
+    learning_rate=1e-7,
+    optimiser="sgd",
+    momentum=0.0,
+    schedule="constant",
+    learning_rate_on="sum",
+)
+PAPER_VI_CIFAR = VI(
+    epochs=1000,
+    batch_size=500,
+    antithetic=False,
+    initial_std=0.01,
+    learning_rate=1e-6,
+    optimiser="sgd",
+    momentum=0.0,
+    schedule="constant",
+    learning_rate_on="sum",
+)
+PAPER_MAP = MAP(epochs=250, batch_size=100, learning_rate=0.1, optimiser="sgd")

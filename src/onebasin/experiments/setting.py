@@ -1,0 +1,127 @@
+"""What is fitted, as a plain value: data, network, prior and temperature."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from onebasin.data import Dataset, load_dataset
+from onebasin.data.describe import describe
+from onebasin.networks import MLP, LeNet, ResNet20
+from onebasin.problem import Problem
+from onebasin.symmetry import Symmetry, find_symmetry
+
+DataName = Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100"]
+
+SHAPES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "fashion-mnist": (28, 28, 1)}
+TITLES = {
+    "digits": "digits",
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+}
+TRAIN_EXAMPLES = {"digits": 1442, "cifar10": 50_000, "cifar100": 50_000}
+TEST_EXAMPLES = {"digits": 355}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network on a data set with a prior; `problem` makes the real thing of it."""
+
+    data: DataName
+    network: Literal["mlp", "lenet", "resnet20"] = "mlp"
+    width: int = 512
+    depth: int = 3
+    """Hidden layers of the mlp."""
+    prior_variance: float = 0.01
+    temperature: float = 1.0
+    limit: int | None = None
+    """The first so many training examples."""
+
+    @property
+    def num_train(self) -> int:
+        return self.limit or TRAIN_EXAMPLES.get(self.data, 60_000)
+
+    @property
+    def num_test(self) -> int:
+        return TEST_EXAMPLES.get(self.data, 10_000)
+
+    @property
+    def network_title(self) -> str:
+        if self.network == "mlp":
+            return f"MLP {self.depth}×{self.width}"
+        return f"{'ResNet20' if self.network == 'resnet20' else 'LeNet'} (width {self.width})"
+
+    @property
+    def title(self) -> str:
+        few = "" if self.limit is None else f" (first {self.limit:,} images)"
+        return f"{self.network_title} on {TITLES[self.data]}{few}"
+
+    def same_size(self, other: "Setting") -> bool:
+        """Whether data and network are those of `other`: what "at the published scale" means."""
+        fields = ("data", "network", "width", "depth", "limit")
+        return all(getattr(self, name) == getattr(other, name) for name in fields)
+
+
+@lru_cache(maxsize=2)
+def dataset(name: str) -> Dataset:
+    data = load_dataset(name)
+    is_here.cache_clear()  # it may have been fetched just now
+    return data
+
+
+@lru_cache(maxsize=16)
+def problem(setting: Setting) -> Problem:
+    """The problem of a setting. Kept, so that stages of one setting share compiled programs."""
+    whole = dataset(setting.data)
+    data = load_dataset(setting.data, limit=setting.limit) if setting.limit else whole
+    return Problem.from_network(
+        _network(setting, whole.num_classes),
+        data,
+        prior_variance=setting.prior_variance,
+        temperature=setting.temperature,
+    )
+
+
+@lru_cache(maxsize=16)
+def symmetry(setting: Setting) -> Symmetry:
+    task = problem(setting)
+    return find_symmetry(task.apply, task.init(jax.random.key(0)), task.x[:2])
+
+
+@lru_cache(maxsize=8)
+def is_here(name: str) -> bool:
+    """Whether a data set is on this machine, without reading or fetching it."""
+    return any(found.name == name and found.place != "nowhere" for found in describe())
+
+
+@lru_cache(maxsize=8)
+def fingerprint(name: str) -> str:
+    """A digest of all examples of a data set."""
+    digest = hashlib.sha256()
+    data = dataset(name)
+    for array in (data.train.x, data.train.y, data.test.x, data.test.y):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
+
+
+@lru_cache(maxsize=64)
+def flops(setting: Setting) -> float:
+    """Floating-point operations of one example's forward pass, without any data."""
+    classes = 100 if setting.data == "cifar100" else 10
+    net = _network(setting, classes)
+    x = jax.ShapeDtypeStruct((1, *SHAPES.get(setting.data, (32, 32, 3))), np.float32)
+    params = jax.eval_shape(net.init, jax.random.key(0), x)
+    analysis = jax.jit(net.apply).lower(params, x).cost_analysis() or {}
+    return float(analysis.get("flops", 0.0))
+
+
+def _network(setting: Setting, num_classes: int) -> Any:
+    if setting.network == "mlp":
+        return MLP(widths=(setting.width,) * setting.depth, num_classes=num_classes)
+    kind = {"lenet": LeNet, "resnet20": ResNet20}[setting.network]
+    return kind(width=setting.width, num_classes=num_classes)

@@ -1,0 +1,165 @@
+"""A stage: a pure function of a typed config and of files that earlier stages wrote.
+
+A stage function is `function(config, inputs, work) -> dict`: `config` is a frozen dataclass,
+`inputs` maps names to files, files it makes go into `work.folder`, and what it returns is
+JSON-able. It lives at the top of a module and uses no globals, so it can be sent elsewhere.
+
+The key of a stage is a digest of its name and version, its config, the data the config names and
+the keys of its inputs. Whatever changes a result changes the key; nothing else does.
+"""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from onebasin.experiments.setting import Setting, fingerprint, is_here
+
+RESULT = "result.json"
+PROGRESS_INTERVAL = 5.0  # seconds between two lines of progress
+
+
+@dataclass(frozen=True)
+class Work:
+    """Where a stage function puts its files, and how it tells how far it is."""
+
+    folder: Path
+    quiet: bool = False
+
+    @property
+    def style(self) -> Any:
+        """The `progress` of a fit."""
+        return "silent" if self.quiet else "auto"
+
+    def progress(self, label: str) -> Callable[[int, int], None] | None:
+        """A function of (done, total) that writes a line every few seconds."""
+        if self.quiet:
+            return None
+        last = [time.monotonic()]
+
+        def report(done: int, total: int) -> None:
+            if time.monotonic() - last[0] > PROGRESS_INTERVAL:
+                last[0] = time.monotonic()
+                sys.stderr.write(f"    {label}: {done}/{total}\n")
+                sys.stderr.flush()
+
+        return report
+
+    def named_progress(self) -> Callable[[str, int, int], None] | None:
+        """The same for functions that also say what they are at."""
+        if self.quiet:
+            return None
+        told: dict[str, Any] = {}
+
+        def report(name: str, done: int, total: int) -> None:
+            told.setdefault(name, self.progress(name))(done, total)
+
+        return report
+
+
+def step(
+    *, version: int, seconds: Callable[[Any], float], resumes: bool = False
+) -> Callable[[Callable], Callable]:
+    """Make a function a stage function.
+
+    `version` goes up whenever the function would give another result; `seconds(config)` estimates
+    the time on two cores; one that `resumes` is given the folder an earlier try left behind.
+    """
+
+    def mark(function: Callable) -> Callable:
+        function.version, function.seconds, function.resumes = version, seconds, resumes  # pyright: ignore[reportFunctionMemberAccess]
+        return function
+
+    return mark
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a stage writes."""
+
+    stage: "Stage"
+    name: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage function with its config and inputs; `stage["name"]` is a file it writes."""
+
+    function: Any
+    config: Any
+    inputs: Mapping[str, File] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> File:
+        return File(self, name)
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__.replace("_", "-")
+
+    @property
+    def title(self) -> str:
+        title = getattr(self.config, "title", "")
+        return f"{self.name}: {title}" if title else self.name
+
+    @property
+    def seconds(self) -> float:
+        return float(self.function.seconds(self.config))
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The data sets the config names."""
+        return tuple(sorted({setting.data for setting in _settings(self.config)}))
+
+    @property
+    def data_is_here(self) -> bool:
+        return all(is_here(name) for stage in self.lineage() for name in stage.data)
+
+    def description(self) -> dict[str, Any]:
+        """What the key is a digest of."""
+        return {
+            "stage": self.name,
+            "version": self.function.version,
+            "config": encode(self.config),
+            "data": {name: fingerprint(name) for name in self.data},
+            "inputs": {name: [f.stage.key, f.name] for name, f in sorted(self.inputs.items())},
+        }
+
+    @cached_property
+    def key(self) -> str:
+        text = json.dumps(self.description(), sort_keys=True)
+        return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    def lineage(self) -> list["Stage"]:
+        """The stages this one needs, in the order they must run, and itself at the end."""
+        before = [stage for f in self.inputs.values() for stage in f.stage.lineage()]
+        return [*dict.fromkeys(before), self]
+
+    def __hash__(self) -> int:
+        return hash((self.function, self.config, tuple(sorted(self.inputs.items()))))
+
+
+def encode(value: Any) -> Any:
+    """A config as JSON: dataclasses with their names, so that two kinds never look alike."""
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {f.name: encode(getattr(value, f.name)) for f in fields(value)}
+        return {"type": type(value).__name__, **own}
+    if isinstance(value, Mapping):
+        return {str(k): encode(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [encode(v) for v in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise ValueError(f"a config holds plain values and dataclasses, not a {type(value).__name__}")
+
+
+def _settings(config: Any) -> list[Setting]:
+    if isinstance(config, Setting):
+        return [config]
+    if is_dataclass(config):
+        return [s for f in fields(config) for s in _settings(getattr(config, f.name))]
+    return [s for item in config for s in _settings(item)] if isinstance(config, tuple) else []

@@ -1,0 +1,247 @@
+"""One Gaussian in place of HMC draws, of an ensemble, of both after rebasing; and VI.
+
+q_d is the diagonal Gaussian of the raw draws, q_r the same after every draw was rebased onto one
+by its activations, as published. Ours go on: joint alignment by likelihood, balanced scales, and
+a low-rank covariance.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from onebasin.evaluation.reference import reference_table
+from onebasin.experiments import draws
+from onebasin.experiments.claims import Claim, Requirement, judge, plus_minus
+from onebasin.experiments.draws import Compact, Half, Sources, chains_of, compacted
+from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan, Table
+from onebasin.experiments.setting import Setting, dataset, flops, problem
+from onebasin.experiments.stage import Stage, Work, step
+from onebasin.experiments.steps import EVALUATION_RATE, OVERHEAD, POSTERIOR
+from onebasin.posterior import Samples, load
+
+SOURCE = "Xiao et al. 2023, table 1"
+# agreement with HMC, total variation to it, accuracy of draws and of the mean in %
+PUBLISHED: dict[str, tuple[float | None, ...]] = {
+    "HMC samples": (1.0, 0.0, 98.43, None),
+    "HMC q_d": (0.1212, 0.8641, 11.11, 28.06),
+    "HMC q_r": (0.8249, 0.6570, 82.34, 92.25),
+    "Ens. samples": (0.9931, 0.0229, 98.66, None),
+    "Ens. q_d": (0.5239, 0.7210, 52.25, 86.40),
+    "Ens. q_r": (0.9868, 0.0495, 97.72, 97.97),
+    "VI": (0.9885, 0.0235, 98.11, 98.04),
+}
+
+
+@dataclass(frozen=True)
+class Table1:
+    sources: Sources
+    rank: int
+    """Of the low-rank rows of ours."""
+    samples: int
+    accuracy: float
+    """Test accuracy that the HMC draws must reach."""
+
+
+TOY = Table1(draws.TOY, rank=20, samples=60, accuracy=0.93)
+CPU = Table1(draws.CPU, rank=60, samples=200, accuracy=0.92)
+PAPER = Table1(draws.PAPER, rank=60, samples=100, accuracy=0.98)
+
+
+@dataclass(frozen=True)
+class Judge:
+    setting: Setting
+    samples: int
+    rows: tuple[str, ...]
+    reference: Half = "second"
+
+    @property
+    def title(self) -> str:
+        return f"{len(self.rows)} posteriors × {self.samples} draws, {self.setting.title}"
+
+
+def judge_seconds(config: Judge) -> float:
+    draws = (len(config.rows) + 2) * config.samples
+    work = draws * config.setting.num_test * flops(config.setting)
+    return OVERHEAD + work / EVALUATION_RATE[config.setting.network]
+
+
+@step(version=1, seconds=judge_seconds)
+def judge_against_draws(config: Judge, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
+    """Every posterior against the reference chains, on the whole test set."""
+    task = problem(config.setting)
+    hmc = load(inputs["HMC samples"], like=task.shapes)
+    reference = chains_of(hmc, config.reference)
+    posteriors = {name: load(inputs[name], like=task.shapes) for name in config.rows[1:]}
+    other: Half = "first" if config.reference == "second" else "second"
+    table = reference_table(
+        {config.rows[0]: chains_of(hmc, other), **posteriors},
+        reference,
+        task,
+        dataset(config.setting.data).test,
+        key=jax.random.key(0),
+        samples=config.samples,
+        progress=work.named_progress(),
+    )
+    assert isinstance(reference, Samples)
+    return {**table.summary(), "reference_draws": reference.num_draws}
+
+
+def plan(config: Table1) -> dict[str, Plan]:
+    fits, setting = config.sources.fits(), config.sources.setting
+    balanced = {"rebase": "likelihood", "balance": True}
+    low_rank = f"HMC low rank {config.rank}, ours"
+    hmc = {
+        "HMC q_d": Compact(setting, "first"),
+        "HMC q_r": Compact(setting, "first", rebase="anchor"),
+        "HMC q_r, ours": Compact(setting, "first", **balanced),
+        low_rank: Compact(setting, "first", **balanced, rank=config.rank),
+    }
+    ensemble = {
+        "Ens. q_d": Compact(setting),
+        "Ens. q_r": Compact(setting, rebase="anchor"),
+        "Ens. q_r, ours": Compact(setting, **balanced),
+    }
+    stages = {name: compacted(fits["hmc"], how) for name, how in hmc.items()}
+    stages |= {name: compacted(fits["ensemble"], how) for name, how in ensemble.items()}
+    files = {
+        "HMC samples": fits["hmc"],
+        **{name: stages[name][POSTERIOR] for name in hmc},
+        "Ens. samples": fits["ensemble"],
+        **{name: stages[name][POSTERIOR] for name in ensemble},
+        "VI": fits["vi"],
+    }
+    judged = Stage(judge_against_draws, Judge(setting, config.samples, tuple(files)), files)
+    return {"all": {"hmc": fits["hmc"].stage, **stages, "table": judged}}
+
+
+def conclude(config: Table1, outcomes: Mapping[str, Outcomes]) -> Findings:
+    done = outcomes.get("all")
+    rows = {} if done is None else {row["name"]: row for row in done["table"]["rows"]}
+    claims = _claims(config, rows)
+    if done is None:
+        return Findings(claims)
+    found = done["table"].result
+    columns = [
+        "posterior",
+        "agreement",
+        "published",
+        "TV",
+        "published",
+        "accuracy, %",
+        "published",
+        "of the mean, %",
+        "published",
+    ]
+    listed = [_cells(name, row) for name, row in rows.items() if name != "reference"]
+    note = (
+        f"Against {found['reference_draws']} draws of chains that no stand-in has seen; "
+        f"{found['examples']:,} test images, {found['samples']} draws of each posterior. "
+        f"Ours: {config.sources.title}. Published: MLP 1×512, all of MNIST, 10,000 draws of one "
+        "chain that is its own reference."
+    )
+    return Findings(claims, [Table("Table 1, ours beside the published", columns, listed, note)])
+
+
+def _cells(name: str, row: Mapping[str, Any]) -> list[str]:
+    published = PUBLISHED.get(name, (None,) * 4)
+    said = ["–" if value is None else f"{value:g}" for value in published]
+    mean = "–" if row["mean_accuracy"] is None else f"{100 * row['mean_accuracy']:.2f}"
+    ours = [
+        plus_minus(row["agreement"], row["agreement_stderr"]),
+        plus_minus(row["total_variation"], row["total_variation_stderr"]),
+        plus_minus(100 * row["accuracy"], 100 * row["accuracy_stderr"]),
+        mean,
+    ]
+    return [name, *(cell for pair in zip(ours, said, strict=True) for cell in pair)]
+
+
+def _claims(config: Table1, rows: Mapping[str, Any]) -> list[Claim]:
+    fits = []
+    if rows:
+        least = rows["HMC samples"]["accuracy"]
+        fits = [Requirement("the HMC draws' test accuracy is", least, config.accuracy)]
+    common = {
+        "conditions": config.sources.title,
+        "published_scale": config.sources.setting.same_size(PAPER.sources.setting),
+        "fits": fits,
+    }
+
+    def better(first: str, second: str) -> bool | None:
+        """Higher agreement and lower total variation, by two standard errors each."""
+        if not rows:
+            return None
+        a, b = rows[first], rows[second]
+        errors = [
+            2 * (a[f"{m}_stderr"] ** 2 + b[f"{m}_stderr"] ** 2) ** 0.5
+            for m in ("agreement", "total_variation")
+        ]
+        return (
+            a["agreement"] > b["agreement"] + errors[0]
+            and a["total_variation"] < b["total_variation"] - errors[1]
+        )
+
+    def ours(first: str, second: str) -> str:
+        if not rows:
+            return "–"
+        return "; ".join(
+            f"{n}: agreement {rows[n]['agreement']:.4f}, TV {rows[n]['total_variation']:.4f}"
+            for n in (first, second)
+        )
+
+    def published(first: str, second: str) -> str:
+        return "; ".join(
+            f"{n}: agreement {PUBLISHED[n][0]}, TV {PUBLISHED[n][1]}" for n in (first, second)
+        )
+
+    low_rank = f"HMC low rank {config.rank}, ours"
+    both = "agreement higher and TV lower, each by two standard errors"
+    claims = []
+    for kind, word in (("HMC", "HMC draws"), ("Ens.", "an ensemble")):
+        pair = (f"{kind} q_r", f"{kind} q_d")
+        claims.append(
+            judge(
+                f"Rebased, one diagonal Gaussian stands in better for {word}",
+                better(*pair),
+                published=published(*pair),
+                source=SOURCE,
+                ours=ours(*pair),
+                criterion=both,
+                value=rows[pair[0]]["agreement"] if rows else None,
+                stderr=rows[pair[0]]["agreement_stderr"] if rows else None,
+                **common,
+            )
+        )
+    for first, second, text in (
+        ("HMC q_r, ours", "HMC q_r", "Balancing and joint alignment improve the diagonal Gaussian"),
+        (low_rank, "HMC q_r, ours", "A low-rank covariance keeps what the diagonal loses"),
+    ):
+        claims.append(
+            judge(
+                text,
+                better(first, second),
+                published="not in the paper",
+                source="ours",
+                ours=ours(first, second),
+                criterion=both,
+                value=rows[first]["agreement"] if rows else None,
+                stderr=rows[first]["agreement_stderr"] if rows else None,
+                **common,
+            )
+        )
+    return claims
+
+
+EXPERIMENT = Experiment(
+    name="table1",
+    title="One Gaussian in place of many draws",
+    question=(
+        "How close does one Gaussian come to the predictive of HMC, fitted to draws as they are "
+        "and after rebasing?"
+    ),
+    presets={"toy": TOY, "cpu": CPU, "paper": PAPER},
+    plan=plan,
+    conclude=conclude,
+)

@@ -1,0 +1,200 @@
+"""One self-contained HTML page of the records of experiments: no network, no script.
+
+Every claim is shown with the published value beside ours, the conditions ours was measured
+under, and the verdict that the record computed from the numbers.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from onebasin import __version__
+from onebasin.experiments.record import read_record
+from onebasin.report.page_style import CSS
+from onebasin.report.page_svg import inline_svg
+
+# The class and the sign of each verdict: never told by colour alone.
+VERDICTS = {
+    "holds": ("holds", "✓"),
+    "holds at smaller scale": ("smaller", "✓"),
+    "does not hold": ("fails", "✗"),
+    "not tested": ("untested", "–"),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A record and the folder its figures are in."""
+
+    record: dict[str, Any]
+    folder: Path
+
+
+def find_records(paths: Sequence[Path]) -> list[Source]:
+    """The records in run folders, or the record files themselves, each once."""
+    found: dict[Path, Source] = {}
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"there is no {path}; give a run folder or a record file")
+        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        skipped = {"run.json", "plan.json"} if path.is_dir() else set()
+        before = len(found)
+        for file in files:
+            if file.name not in skipped:
+                found[file.resolve()] = Source(read_record(file), file.parent)
+        if path.is_dir() and len(found) == before:
+            raise ValueError(f"{path} holds no records; run `onebasin reproduce` into it first")
+    return list(found.values())
+
+
+def render(sources: Sequence[Source], title: str = "What was reproduced") -> str:
+    """The page."""
+    if not sources:
+        raise ValueError("there is no record to show")
+    body = [
+        f"<header><h1>{escape(title)}</h1>{_overview(sources)}</header>",
+        f"<main>{_summary(sources)}",
+        *(_experiment(source, number) for number, source in enumerate(sources)),
+        "</main>",
+        f'<footer><p class="soft small">Written by OneBasin {escape(__version__)}.</p></footer>',
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>OneBasin: {escape(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _overview(sources: Sequence[Source]) -> str:
+    records = [source.record for source in sources]
+    counts = Counter(claim["verdict"] for r in records for claim in r["claims"])
+    said = ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
+    machines = {_machine(m) for r in records for m in r["machines"]}
+    packages = {", ".join(f"{k} {v}" for k, v in r["versions"].items()) for r in records}
+    presets = sorted({r["preset"] for r in records})
+    facts = [
+        f"{len(records)} experiment{'s' * (len(records) != 1)}, preset {', '.join(presets)}",
+        f"claims: {said}" if said else "no claims",
+        f"on {'; '.join(sorted(machines)) or 'no machine yet'}",
+        f"with {'; '.join(sorted(packages))}",
+    ]
+    return '<ul class="facts soft">' + "".join(f"<li>{escape(f)}</li>" for f in facts) + "</ul>"
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    return (
+        f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gib']:g} GiB, "
+        f"{machine['system']}, JAX on {machine['backend']}"
+    )
+
+
+def _summary(sources: Sequence[Source]) -> str:
+    """All claims in one table."""
+    rows = []
+    for number, source in enumerate(sources):
+        for claim in source.record["claims"]:
+            where = f'<a href="#e{number}">{escape(source.record["experiment"])}</a>'
+            cells = [
+                where,
+                escape(claim["text"]),
+                escape(claim["published"]),
+                escape(claim["ours"]),
+                _verdict(claim["verdict"]),
+            ]
+            rows.append("<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+    heads = ("experiment", "claim", "published", "ours", "verdict")
+    return _table_html("Every claim, published beside ours", heads, rows)
+
+
+def _table_html(caption: str, heads: Sequence[str], rows: Sequence[str], note: str = "") -> str:
+    head = "".join(f'<th scope="col">{escape(str(h))}</th>' for h in heads)
+    below = f'<p class="soft small">{escape(note)}</p>' if note else ""
+    # A region that scrolls must be reachable by keyboard, and named.
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div>{below}"
+    )
+
+
+def _verdict(verdict: str) -> str:
+    kind, sign = VERDICTS[verdict]
+    return f'<span class="verdict {kind}">{sign} {escape(verdict)}</span>'
+
+
+def _experiment(source: Source, number: int) -> str:
+    record = source.record
+    parts = [
+        f'<section id="e{number}" aria-labelledby="t{number}">',
+        f'<h2 id="t{number}">{escape(record["title"])}</h2>',
+        f'<p class="soft">{escape(record["source"])} · {escape(record["experiment"])} · '
+        f"preset {escape(record['preset'])}{_time(record)}</p>",
+        f"<p>{escape(record['question'])}</p>",
+        *(_claim(claim) for claim in record["claims"]),
+        *(_figure(source, number, i) for i in range(len(record["figures"]))),
+        *(_table(table) for table in record["tables"]),
+        f"<details><summary>Everything that was set</summary><pre>"
+        f"{escape(json.dumps(record['config'], indent=1, ensure_ascii=False))}</pre></details>",
+        "</section>",
+    ]
+    return "\n".join(parts)
+
+
+def _time(record: dict[str, Any]) -> str:
+    stages = {s["key"]: s["seconds"] for part in record["stages"].values() for s in part}
+    seconds = sum(stages.values())
+    return f" · {seconds / 60:.1f} minutes in {len(stages)} stages" if stages else ""
+
+
+def _claim(claim: dict[str, Any]) -> str:
+    kind, _ = VERDICTS[claim["verdict"]]
+    facts = {
+        "published": f"{claim['published']} ({claim['source']})",
+        "ours": claim["ours"],
+        "judged by": claim["criterion"],
+        "measured on": claim["conditions"],
+        "because": claim["reason"],
+    }
+    listed = "".join(
+        f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text
+    )
+    return (
+        f'<article class="claim {kind}"><p>{_verdict(claim["verdict"])}</p>'
+        f"<p>{escape(claim['text'])}</p><dl>{listed}</dl></article>"
+    )
+
+
+def _figure(source: Source, number: int, index: int) -> str:
+    found = source.record["figures"][index]
+    path = source.folder / Path(found["file"]).name
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is missing; keep a record's figures beside it, or reproduce it again"
+        )
+    drawing = inline_svg(path.read_text(), prefix=f"e{number}f{index}-", label=found["alt"])
+    return (
+        f'<figure><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="{escape(found["title"])}">{drawing}</div>'
+        f"<figcaption>{escape(found['title'])}</figcaption></figure>"
+    )
+
+
+def _table(table: dict[str, Any]) -> str:
+    rows = [
+        "<tr>"
+        + "".join(
+            f'<th scope="row">{escape(str(cell))}</th>'
+            if i == 0
+            else f"<td>{escape(str(cell))}</td>"
+            for i, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in table["rows"]
+    ]
+    return _table_html(table["title"], table["columns"], rows, table["note"])

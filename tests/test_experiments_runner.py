@@ -1,0 +1,281 @@
+"""The stage runner: content keys, caching, resuming, adopting, sharing; verdicts from numbers."""
+
+import json
+import threading
+import time
+from dataclasses import dataclass, replace
+
+import pytest
+
+from onebasin import cli
+from onebasin.experiments import EXPERIMENTS, get_experiment
+from onebasin.experiments.claims import Requirement, judge, plus_minus
+from onebasin.experiments.runner import Run, clock
+from onebasin.experiments.setting import Setting
+from onebasin.experiments.stage import Stage, encode, step
+from onebasin.experiments.steps import Fit, fits
+from onebasin.inference.methods import VI
+
+
+@dataclass(frozen=True)
+class Number:
+    value: int
+    log: str = ""
+    """A file that gets a line whenever the stage really runs."""
+
+
+def note(config):
+    if config.log:
+        with open(config.log, "a") as file:
+            file.write("ran\n")
+
+
+def times_run(log) -> int:
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+@step(version=1, seconds=lambda _: 1.0)
+def make(config, inputs, work):
+    note(config)
+    (work.folder / "number.txt").write_text(str(config.value))
+    return {"value": config.value}
+
+
+@step(version=1, seconds=lambda _: 1.0)
+def double(config, inputs, work):
+    note(config)
+    return {"value": 2 * int(inputs["number"].read_text()) + config.value}
+
+
+@step(version=2, seconds=lambda _: 1.0)
+def make_anew(config, inputs, work):
+    return make(config, inputs, work)
+
+
+make_anew.__name__ = "make"
+
+
+@step(version=1, seconds=lambda _: 1.0, resumes=True)
+def count_up(config, inputs, work):
+    """Stopped once on the way; goes on from what it left."""
+    file = work.folder / "count.txt"
+    count = int(file.read_text()) if file.exists() else 0
+    while count < config.value:
+        count += 1
+        file.write_text(str(count))
+        if count == 2:
+            raise KeyboardInterrupt
+    return {"value": count}
+
+
+@step(version=1, seconds=lambda _: 1.0)
+def slow(config, inputs, work):
+    note(config)
+    time.sleep(0.2)
+    return {}
+
+
+@pytest.fixture
+def run(tmp_path):
+    found = Run(tmp_path / "run", "toy", quiet=True)
+    found.open()
+    return found
+
+
+@pytest.mark.fast
+def test_keys_follow_content():
+    base = Stage(make, Number(1))
+    assert base.key == Stage(make, Number(1)).key
+    assert base.key.startswith("make-")
+    other = [
+        Stage(make, Number(2)),
+        Stage(make_anew, Number(1)),
+        Stage(double, Number(1)),
+        Stage(double, Number(1), {"number": base["number.txt"]}),
+        Stage(double, Number(1), {"number": Stage(make, Number(2))["number.txt"]}),
+        Stage(double, Number(1), {"other": base["number.txt"]}),
+        Stage(make, Setting("digits")),
+        Stage(make, Setting("digits", limit=5)),
+    ]
+    keys = [stage.key for stage in [base, *other]]
+    assert len(set(keys)) == len(keys)
+    assert set(other[-1].description()["data"]) == {"digits"}
+    with pytest.raises(ValueError, match="plain values"):
+        encode(object())
+
+
+@pytest.mark.fast
+def test_done_stages_are_skipped_and_shared(run, tmp_path):
+    logs = [tmp_path / "first", tmp_path / "second"]
+    number = Stage(make, Number(3, str(logs[0])))
+    whole = Stage(double, Number(1, str(logs[1])), {"number": number["number.txt"]})
+    assert [stage.name for stage in whole.lineage()] == ["make", "double"]
+    assert not run.is_done(whole)
+    assert run.perform(whole)["value"] == 7
+    assert run.perform(whole)["value"] == 7
+    again = Run(run.out, "toy", quiet=True)
+    again.open()
+    other = Stage(double, Number(5, str(logs[1])), {"number": number["number.txt"]})
+    assert again.perform(other)["value"] == 11
+    assert [times_run(log) for log in logs] == [1, 2]
+    about = json.loads((run.folder(whole) / "stage.json").read_text())
+    assert about["inputs"] == {"number": [number.key, "number.txt"]}
+    assert about["machine"]["cores"] >= 1
+    assert not list(run.out.glob("stages/*.part"))
+    assert not list(run.out.glob("stages/.*.lock"))
+
+
+@pytest.mark.fast
+def test_a_stopped_stage_leaves_nothing_whole_and_goes_on(run):
+    stage = Stage(count_up, Number(4))
+    with pytest.raises(KeyboardInterrupt):
+        run.perform(stage)
+    assert not run.is_done(stage)
+    left = run.out / "stages" / f"{stage.key}.part" / "count.txt"
+    assert left.read_text() == "2"
+    assert run.perform(stage)["value"] == 4
+
+
+@pytest.mark.fast
+def test_what_a_killed_stage_left_is_swept_unless_it_resumes(run):
+    stage = Stage(make, Number(4))
+    part = run.out / "stages" / f"{stage.key}.part"
+    part.mkdir(parents=True)
+    (part / "half-written").write_text("x")
+    run.perform(stage)
+    assert sorted(p.name for p in run.folder(stage).iterdir()) == [
+        "number.txt",
+        "result.json",
+        "stage.json",
+    ]
+
+
+@pytest.mark.fast
+def test_presets_and_versions_do_not_mix(run):
+    with pytest.raises(ValueError, match="was made with preset toy and this is cpu"):
+        Run(run.out, "cpu").open()
+    path = run.out / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "onebasin": "0.0.0"}))
+    with pytest.raises(ValueError, match=r"onebasin 0\.0\.0 .*another folder"):
+        Run(run.out, "toy").open()
+
+
+@pytest.mark.fast
+def test_two_at_once_make_a_stage_once(run, tmp_path):
+    log = tmp_path / "log"
+    stage = Stage(slow, Number(0, str(log)))
+    workers = [threading.Thread(target=run.perform, args=(stage,)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert times_run(log) == 1
+    assert run.is_done(stage)
+
+
+@pytest.mark.fast
+def test_fits_of_one_seed_are_one_stage():
+    setting = Setting("digits", width=4)
+    two, five = fits(setting, VI(), 2), fits(setting, VI(), 5)
+    assert two == five[:2]
+    assert len({file.stage for file in five}) == 5
+    together = fits(setting, VI(), 2, together=3)
+    assert together[0].stage == together[1].stage == fits(setting, VI(), 3, together=3)[2].stage
+    assert Fit(setting, VI()) != Fit(replace(setting, prior_variance=0.5), VI())
+
+
+REQUIRED = Requirement("accuracy is", 0.99, 0.98)
+MISSED = Requirement("accuracy is", 0.97, 0.98)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("holds", "fits_met", "published_scale", "verdict"),
+    [
+        (True, [REQUIRED], True, "holds"),
+        (True, [REQUIRED], False, "holds at smaller scale"),
+        (False, [REQUIRED], True, "does not hold"),
+        (None, [REQUIRED], True, "not tested"),
+        (True, [REQUIRED, MISSED], True, "not tested"),
+        (False, [MISSED], True, "not tested"),
+        (True, [Requirement("accuracy is", float("nan"), 0.98)], True, "not tested"),
+    ],
+)
+def test_verdicts(holds, fits_met, published_scale, verdict):
+    claim = judge(
+        "it works",
+        holds,
+        published="it does",
+        source="them",
+        ours="so it does",
+        criterion="",
+        conditions="",
+        published_scale=published_scale,
+        fits=fits_met,
+    )
+    assert claim.verdict == verdict
+    if MISSED in fits_met:
+        assert claim.reason == "accuracy is 97.00%, of which 98.00% is needed"
+
+
+@pytest.mark.fast
+def test_numbers_are_written_to_the_digits_their_errors_allow():
+    assert plus_minus(1.92345, 0.0061) == "1.9234 ± 0.0061"
+    assert plus_minus(12.3, 4.0) == "12.3 ± 4.0"
+    assert plus_minus(0.5, None) == plus_minus(0.5, 0.0) == "0.5"
+    assert [clock(s) for s in (2, 65, 600, 9000)] == ["2.0 s", "65 s", "10 min", "2.5 h"]
+
+
+@pytest.mark.fast
+def test_list_and_errors(capsys):
+    cli.main(["reproduce", "--list"])
+    told = capsys.readouterr().out
+    assert [line.split()[0] for line in told.splitlines()] == list(EXPERIMENTS)
+    assert len(EXPERIMENTS) == 13
+    for arguments, message in (
+        ([], "name an experiment"),
+        (["barrier"], "there is no experiment 'barrier'"),
+        (["width", "many", "--parts", "all"], "belong to one experiment"),
+        (["width", "--adopt", "nowhere.safetensors"], "nowhere.safetensors"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["reproduce", *arguments])
+        assert stop.value.code == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_preset_has_a_plan(name):
+    """Also at paper size, without any data: stages, their order and their estimated times."""
+    experiment = get_experiment(name)
+    for preset in ("toy", "cpu", "paper"):
+        parts = experiment.plan(experiment.config(preset))
+        stages = {s for plan in parts.values() for stage in plan.values() for s in stage.lineage()}
+        assert stages
+        assert all(stage.seconds > 0 for stage in stages)
+        assert set(experiment.optional.get(preset, ())) < set(parts)
+        # Nothing done: every claim is there and none is judged.
+        claims = experiment.conclude(experiment.config(preset), {}).claims
+        assert claims
+        assert {claim.verdict for claim in claims} == {"not tested"}
+    with pytest.raises(ValueError, match="has no part 'x'"):
+        experiment.parts("toy", ["x"])
+
+
+def test_paper_preset_writes_its_plan_and_runs_nothing(tmp_path, monkeypatch, capsys):
+    empty = tmp_path / "no data"
+    empty.mkdir()
+    monkeypatch.setenv("ONEBASIN_DATA", str(empty))
+    out = tmp_path / "run"
+    cli.main(
+        ["reproduce", "dynamics", "table1", "--preset", "paper", "--dry-run", "--out", str(out)]
+    )
+    told = capsys.readouterr().out
+    assert "HMC of MLP 1×512 on MNIST" in told
+    assert "left on two cores" in told
+    rows = json.loads((out / "plan.json").read_text())["stages"]
+    assert {row["experiment"] for row in rows} == {"dynamics", "table1"}
+    assert not any(row["done"] for row in rows)
+    assert {p.name for p in out.iterdir()} == {"plan.json", "run.json"}
