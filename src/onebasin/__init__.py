@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from onebasin.alignment import Activations as Activations
     from onebasin.alignment import align as align
     from onebasin.alignment import align_many as align_many
+    from onebasin.compaction import compact as compact
     from onebasin.data import Dataset as Dataset
     from onebasin.data import load_dataset as load_dataset
+    from onebasin.diagnosis import diagnose as diagnose
     from onebasin.evaluation.barrier import profile as profile
     from onebasin.evaluation.measures import accuracy as accuracy
     from onebasin.evaluation.measures import agreement as agreement
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from onebasin.evaluation.measures import nll as nll
     from onebasin.evaluation.measures import total_variation as total_variation
     from onebasin.evaluation.predictive import predict as predict
+    from onebasin.evaluation.reference import reference_table as reference_table
     from onebasin.inference.fit import fit as fit
     from onebasin.inference.methods import HMC as HMC
     from onebasin.inference.methods import MAP as MAP
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from onebasin.posterior import read_header as read_header
     from onebasin.posterior import save as save
     from onebasin.problem import Problem as Problem
+    from onebasin.pruning import prune as prune
     from onebasin.symmetry import Permutation as Permutation
     from onebasin.symmetry import Symmetry as Symmetry
     from onebasin.symmetry import find_symmetry as find_symmetry
@@ -83,6 +87,10 @@ _PUBLIC: dict[str, str | None] = {
     "calibration_error": "onebasin.evaluation.measures",
     "agreement": "onebasin.evaluation.measures",
     "total_variation": "onebasin.evaluation.measures",
+    "compact": "onebasin.compaction",
+    "prune": "onebasin.pruning",
+    "diagnose": "onebasin.diagnosis",
+    "reference_table": "onebasin.evaluation.reference",
 }
 
 __all__ = [*_PUBLIC, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -29,6 +29,11 @@ COMMANDS = {
     "barrier": Command("onebasin.evaluation.command_barrier", "the loss along a path between two"),
     "compare": Command("onebasin.evaluation.command_compare", "two predictives side by side"),
     "landscape": Command("onebasin.evaluation.command_landscape", "the loss on a plane of weights"),
+    "compact": Command("onebasin.compaction.command", "boil posteriors down to one Gaussian"),
+    "prune": Command("onebasin.commands.prune", "keep the surest weights"),
+    "diagnose": Command("onebasin.commands.diagnose", "chains before and after alignment"),
+    "reproduce": Command("onebasin.experiments.command", "run the published experiments"),
+    "report": Command("onebasin.report.command", "one HTML page of what was run"),
 }
 
 HELP = """\
