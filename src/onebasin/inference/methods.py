@@ -30,10 +30,10 @@ class VI:
     on the gradients."""
     initial_std: float = 0.01
     """Standard deviation of every weight at the start."""
-    learning_rate: float = 5e-3
+    learning_rate: float = 3e-3
     """Learning rate of the means."""
     std_learning_rate: float | None = None
-    """Learning rate of log std; None for a fifth of that of the means (Adam), or the same (SGD)."""
+    """Learning rate of log std; None for a quarter of that of the means (Adam), or the same (SGD)."""
     std_schedule: Schedule = "constant"
     """Course of the std's learning rate."""
     optimiser: Optimiser = "adam"

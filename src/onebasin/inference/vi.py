@@ -9,7 +9,7 @@ gradient −(1 − s²/v)/N in log s: tiny, but of constant sign, so under Adam 
 learning rate, whatever 1/N is, and takes log(√v/s₀)/lr steps to reach the prior. A rate that
 decays with that of the means leaves it on the way in a short fit; a rate so high that it arrives at
 once drowns the means in noise before they have found anything, and units that are switched off
-then stay off. So log s has a constant learning rate of its own, a fifth of that of the means.
+then stay off. So log s has a constant learning rate of its own, a quarter of that of the means.
 
 One draw of the weights serves a whole batch, so its noise does not average out over the examples.
 With `antithetic` the second half of the batch sees m − s ε: still one draw per example and fresh
@@ -194,7 +194,7 @@ def learning_rates(method: VI, steps: int, per_epoch: int, examples: int):
     unit = examples if method.learning_rate_on == "sum" else 1
     std_rate = method.std_learning_rate
     if std_rate is None:
-        std_rate = method.learning_rate / (5 if method.optimiser == "adam" else 1)
+        std_rate = method.learning_rate / (4 if method.optimiser == "adam" else 1)
 
     def rates(t: jax.Array) -> tuple[jax.Array, jax.Array]:
         return (
