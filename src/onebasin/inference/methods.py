@@ -33,7 +33,7 @@ class VI:
     learning_rate: float = 3e-3
     """Learning rate of the means."""
     std_learning_rate: float | None = None
-    """Learning rate of log std; None for a quarter of that of the means (Adam), or the same (SGD)."""
+    """Learning rate of log std; None for a quarter of the means' (Adam), or the same (SGD)."""
     std_schedule: Schedule = "constant"
     """Course of the std's learning rate."""
     optimiser: Optimiser = "adam"
