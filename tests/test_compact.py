@@ -19,7 +19,7 @@ from compact_cases import covariance, draws_of, flat, permuted
 from onebasin.alignment import Activations
 from onebasin.compaction import compact
 from onebasin.posterior import LowRank, MeanField, Samples
-from onebasin.symmetry import Symmetry, find_symmetry
+from onebasin.symmetry import Symmetry, find_symmetry, stack
 
 SHAPES = mlp_shapes((9, 7))
 
@@ -92,6 +92,36 @@ def test_the_likelihood_never_falls(x64, rank, noise):
     assert found.log_likelihood > start.log_likelihood
     as_they_lie = compact(mixed, symmetry=symmetry, rank=rank, rebase="none")
     assert start.log_likelihood > as_they_lie.log_likelihood
+
+
+def test_draws_of_a_chain_stay_together(x64):
+    """Draws that are mostly noise: a chain's mean shows where it belongs, a single draw does not."""
+    base = random_like(SHAPES, 0)
+    symmetry = mlp_symmetry(base)
+    rough = draws_of(120, SHAPES, seed=10)
+    draws = Samples(jax.tree.map(lambda b, e: b + 2.0 * e, base, rough.draws))
+    chain = np.repeat([4, 9, 2], 40)
+    own = {c: symmetry.random(key=jax.random.key(int(c))) for c in (4, 9, 2)}
+    planted_ = stack([own[c] for c in chain])
+    mixed = Samples(symmetry.act(planted_, draws).draws, jnp.asarray(chain))
+    together = compact(mixed, symmetry=symmetry, rebase="chain")
+    frames = symmetry.compose(together.permutations, planted_)
+    for name in frames:
+        assert (frames[name] == frames[name][0]).all()
+    single = compact(mixed, symmetry=symmetry, rebase="barycentre")
+    frames = symmetry.compose(single.permutations, planted_)
+    assert not all((frames[name] == frames[name][0]).all() for name in frames)
+    found = compact(mixed, symmetry=symmetry, rank=3, max_rounds=2)
+    assert found.start == max(
+        ("chain", "barycentre"),
+        key=lambda way: compact(mixed, symmetry=symmetry, rank=3, rebase=way).trace[0],
+    )
+    # Chains of different files are different chains, whatever their numbers.
+    parts = [Samples(jax.tree.map(lambda a, c=c: a[chain == c], mixed.draws)) for c in (4, 9, 2)]
+    apart = compact(parts, symmetry=symmetry, rebase="chain")
+    frames = symmetry.compose(apart.permutations, planted_)
+    for name in frames:
+        assert (frames[name] == frames[name][0]).all()
 
 
 def test_a_group_that_sits_twice_in_one_array(x64):

@@ -94,12 +94,9 @@ def _checked_headers(config: Align) -> dict[Path, Any]:
 
     paths = [*([config.to] if config.to else []), *config.files]
     headers = {path: read_header(path) for path in paths}
+    check_same_network(headers)
     (first, reference), *others = headers.items()
     for path, header in others:
-        _check_shapes(reference.params_shapes(), header.params_shapes(), first, path)
-        if header.network != reference.network:
-            field = _first_field(reference.network or {}, header.network or {})
-            raise ValueError(f"{path} and {first} are of different networks: '{field}' differs")
         if header.kind != reference.kind and config.objective != "log-density":
             raise ValueError(
                 f"{path} is a {header.kind} and {first} a {reference.kind}; align posteriors of "
@@ -110,6 +107,16 @@ def _checked_headers(config: Align) -> dict[Path, Any]:
             f"there is nothing to align {first} to; name a target with --to, or more files"
         )
     return headers
+
+
+def check_same_network(headers: Mapping[Path, Any]) -> None:
+    """Refuse files whose headers name different networks, or params of different shapes."""
+    (first, reference), *others = headers.items()
+    for path, header in others:
+        _check_shapes(reference.params_shapes(), header.params_shapes(), first, path)
+        if header.network != reference.network:
+            field = _first_field(reference.network or {}, header.network or {})
+            raise ValueError(f"{path} and {first} are of different networks: '{field}' differs")
 
 
 def _check_shapes(

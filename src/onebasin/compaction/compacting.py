@@ -11,10 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.alignment.members import Members
+from onebasin.alignment.scores import Indices
 from onebasin.alignment.workers import Report
 from onebasin.compaction.frame import Frame
 from onebasin.compaction.rebasing import (
     WAYS,
+    by_chain,
+    fitted,
     like,
     to_anchor,
     to_barycentre,
@@ -40,6 +43,8 @@ class Compacted:
     trace: tuple[float, ...]
     """Mean log-likelihood of the members: at the start, after every round, and at the end."""
     rebase: str
+    start: str
+    """Where `likelihood` began: `chain` or `barycentre`."""
     rounds: int
     converged: bool
     moves: tuple[int, ...]
@@ -108,8 +113,8 @@ def compact(
       `Samples` of one network, whose draws are joined, or a list of other posteriors, which are
       moment-matched: variances are the mean variance plus the variance of the means.
     - `rank`: of the part of the covariance that is not diagonal; less than the number of members.
-    - `rebase`: "likelihood" (from the barycentre on, fit and move in turn), "barycentre",
-      "anchor" or "none".
+    - `rebase`: "likelihood" (fit and move in turn), "chain" (the draws of a chain together),
+      "barycentre", "anchor" or "none"; see docs/compact.md.
     - `objective`, `anchor`: for `rebase="anchor"`: by `l2` or `Activations(apply, x)`, to which
       member.
     - `balance`: bring the scale of homogeneous units to a canonical balance first; True finds
@@ -132,28 +137,44 @@ def compact(
         scale_symmetry = _scale_symmetry(balance, apply, x, members, symmetry)
         scales = scale_symmetry.balance_all(members)
         members = replace(members, scales=scale_symmetry.along_axes(scales))
-    start = [dict(symmetry.identity().indices) for _ in range(len(members))]
-    converged = True
-    if rebase == "anchor":
-        start = to_anchor(members, symmetry, anchor, objective, max_sweeps, report)
-    elif rebase != "none":
-        start, _, converged = to_barycentre(members, symmetry, max_rounds, max_sweeps, report)
-    frame = Frame(members, symmetry, start)
+    chains = _chains(members)
+    several = len(chains) > len(np.unique(chains)) > 1
+    options = {"max_rounds": max_rounds, "max_sweeps": max_sweeps, "report": report}
+
+    def placed(way: str) -> tuple[list[Indices], bool]:
+        if way == "anchor":
+            return to_anchor(members, symmetry, anchor, objective, max_sweeps, report), True
+        if way == "chain":
+            return by_chain(members, chains, symmetry, **options)
+        if way == "barycentre":
+            return to_barycentre(members, symmetry, **options)
+        return [dict(symmetry.identity().indices) for _ in range(len(members))], True
+
+    ways = [rebase]
+    if rebase == "likelihood":
+        ways = ["barycentre", "chain"] if several else ["barycentre"]
+    fits = {}
+    for way in ways:
+        indices, converged = placed(way)
+        fits[way] = fitted(Frame(members, symmetry, indices), rank, floor), converged
+    start = max(fits, key=lambda way: fits[way][0].mean_log_likelihood)
+    fit, converged = fits.pop(start)
+    fits.clear()
     found = to_gaussian(
-        frame,
-        rank,
-        floor,
+        fit,
         max_rounds=max_rounds if rebase == "likelihood" else 0,
         tolerance=tolerance,
         max_sweeps=max_sweeps,
         report=report,
     )
+    frame = fit.frame
     permutations = stack([Permutation(indices) for indices in frame.indices])
     return Compacted(
-        posterior=_posterior(found.fit, members, _mean_state(members, symmetry, permutations)),
+        posterior=_posterior(fit, members, _mean_state(members, symmetry, permutations)),
         permutations=permutations,
         trace=found.trace,
         rebase=rebase,
+        start=start,
         rounds=found.rounds,
         converged=converged and found.converged,
         moves=found.moves,
@@ -177,6 +198,19 @@ def _members(samples: Any) -> Members:
     if len(members) < 2:
         raise ValueError("one draw has no spread to fit a Gaussian to; give at least two")
     return members
+
+
+def _chains(members: Members) -> np.ndarray:
+    """A number for the chain of every draw; chains of different `Samples` are different."""
+    if members.draws is None:
+        return np.arange(len(members))
+    source = members.source if isinstance(members.source, tuple) else (members.source,)
+    numbers, start = [], 0
+    for part in source:
+        _, own = np.unique(np.asarray(part.chain), return_inverse=True)
+        numbers.append(own + start)
+        start += own.max() + 1
+    return np.concatenate(numbers)
 
 
 def _check_rank(rank: int, members: int) -> None:

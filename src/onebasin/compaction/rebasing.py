@@ -5,10 +5,16 @@
 | `none`        | where it lies (q_d of Xiao et al.)                      | at once          |
 | `anchor`      | one chosen draw, by weights or activations (their q_r)  | after one match  |
 | `barycentre`  | the mean of the others, in turn                         | at a fixed point |
+| `chain`       | the barycentre of chains, all draws of one together     | at a fixed point |
 | `likelihood`  | where the fitted Gaussian is highest, fit and move in turn | at a fixed point |
 
-`likelihood` begins at the barycentre: begun where unaligned members lie, it stays there, because
-the wide Gaussian of unaligned members suits each of them as it is.
+A chain moves continuously, so its draws lie in one basin from the start, and its mean is known far
+better than one draw, most of whose weights may be the prior's noise: matching single draws
+matches much of that noise. Hence `chain`, one permutation for all draws of a chain.
+
+`likelihood` begins at `chain` or at `barycentre`, whichever the fitted Gaussian likes better.
+Begun where unaligned members lie it would stay there: the wide Gaussian of unaligned members
+suits each of them as it is.
 """
 
 from collections.abc import Mapping
@@ -16,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from onebasin.alignment.activations import Activations
 from onebasin.alignment.joint import align_many
@@ -31,7 +38,7 @@ from onebasin.posterior.samples import Samples
 from onebasin.symmetry import Symmetry
 from onebasin.trees import Tree
 
-WAYS = ("none", "anchor", "barycentre", "likelihood")
+WAYS = ("none", "anchor", "barycentre", "chain", "likelihood")
 STEPS = 2  # of EM after every round of moves
 POLISH = 30  # at most, of EM once nothing moves any more
 POLISHED = 1e-5  # of what EM gained so far: a step that gains less is the last
@@ -39,9 +46,8 @@ POLISHED = 1e-5  # of what EM gained so far: a step that gains less is the last
 
 @dataclass(frozen=True)
 class Rebased:
-    """The Gaussian at the end, and the way there."""
+    """How a Gaussian and its members came to rest."""
 
-    fit: Fit
     trace: tuple[float, ...]
     rounds: int
     converged: bool
@@ -78,7 +84,7 @@ def to_anchor(
 
 def to_barycentre(
     members: Members, symmetry: Symmetry, max_rounds: int, max_sweeps: int, report: Report | None
-) -> tuple[list[Indices], tuple[float, ...], bool]:
+) -> tuple[list[Indices], bool]:
     points = any(members[i].std is None for i in range(min(len(members), 2)))
     found = align_many(
         members,
@@ -88,22 +94,67 @@ def to_barycentre(
         max_sweeps=max_sweeps,
         report=report,
     )
-    return [dict(p.indices) for p in found.permutations], found.trace, found.converged
+    return [dict(p.indices) for p in found.permutations], found.converged
+
+
+def by_chain(
+    members: Members,
+    chains: np.ndarray,
+    symmetry: Symmetry,
+    max_rounds: int,
+    max_sweeps: int,
+    report: Report | None,
+) -> tuple[list[Indices], bool]:
+    """One permutation for each chain, into the barycentre of the chains' moments."""
+    names = np.unique(chains)
+    moments = [_moments(members, np.flatnonzero(chains == name)) for name in names]
+    found = align_many(
+        Members(members.source, moments, None),
+        symmetry=symmetry,
+        objective="w2",
+        max_rounds=max_rounds,
+        max_sweeps=max_sweeps,
+        report=report,
+    )
+    own = dict(zip(names.tolist(), found.permutations, strict=True))
+    return [dict(own[chain].indices) for chain in chains.tolist()], found.converged
+
+
+def _moments(members: Members, which: np.ndarray) -> Moments:
+    """Mean and deviation of some draws, one draw at a time."""
+    first = members[int(which[0])].mean
+    sums = {leaf: np.zeros((2, *array.shape)) for leaf, array in first.items()}
+    for i in which.tolist():
+        for leaf, array in members[i].mean.items():
+            # Less the first draw, so that squares keep their digits.
+            away = array.astype(np.float64) - first[leaf]
+            sums[leaf][0] += away
+            sums[leaf][1] += away**2
+    mean, std = {}, {}
+    for leaf, (once, square) in sums.items():
+        once, square = once / len(which), square / len(which)
+        mean[leaf] = (first[leaf] + once).astype(first[leaf].dtype)
+        std[leaf] = np.sqrt(np.maximum(square - once**2, 0)).astype(first[leaf].dtype)
+    return Moments(mean, std)
+
+
+def fitted(frame: Frame, rank: int, floor: float) -> Fit:
+    """The Gaussian of members as they lie, after a few steps of EM."""
+    fit = Fit(frame, rank, floor)
+    _polish(fit, STEPS)
+    return fit
 
 
 def to_gaussian(
-    frame: Frame,
-    rank: int,
-    floor: float,
+    fit: Fit,
     *,
     max_rounds: int,
     tolerance: float,
     max_sweeps: int,
     report: Report | None,
 ) -> Rebased:
-    """Fit one Gaussian, move every member to where it is highest, and so on; see `moving`."""
-    fit = Fit(frame, rank, floor)
-    _polish(fit, STEPS)
+    """Move every member to where the Gaussian is highest, fit it again, and so on."""
+    frame = fit.frame
     trace, moves, converged = [fit.mean_log_likelihood], [], max_rounds == 0
     for number in range(max_rounds):
         with Workers(len(frame.members), report) as workers:
@@ -123,7 +174,7 @@ def to_gaussian(
             break
     _polish(fit, POLISH)
     trace.append(fit.mean_log_likelihood)
-    return Rebased(fit, tuple(trace), len(moves), converged, tuple(moves))
+    return Rebased(tuple(trace), len(moves), converged, tuple(moves))
 
 
 def _polish(fit: Fit, steps: int) -> None:

@@ -1,0 +1,140 @@
+"""Time and memory of compacting many draws of the 784-512-10 network (407,050 weights).
+
+    python benchmarks/compact.py --folder FOLDER --draws 1000 --rank 50
+
+The draws lie around a few networks trained on MNIST: each is one of them plus noise along a few
+common directions and independent noise, under a random permutation of its own. They are written to
+a file in FOLDER, and compacted from there (mapped, not read) in a process of its own, whose peak
+resident memory, mapped pages included, is recorded in results/compact_speed.json.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from machine import describe, record
+from onebasin import MAP, Problem, fit, load_dataset
+from onebasin.compaction import compact, find_scales
+from onebasin.compaction.files import open_posterior
+from onebasin.inference.draws import DrawStore
+from onebasin.networks import MLP, to_config
+from onebasin.symmetry import find_symmetry
+
+NETWORKS = 4
+WIDTH = 512
+DIRECTIONS = 20  # common to all draws of a network
+
+
+def network():
+    net = MLP(widths=(WIDTH,), num_classes=10)
+    return net, lambda params, x: net.apply({"params": params}, x)
+
+
+def symmetry_of(params):
+    _, apply = network()
+    return find_symmetry(apply, params, np.zeros((2, 28, 28, 1), np.float32))
+
+
+def make(folder, count):
+    """A file of `count` draws, made once."""
+    path = folder / f"draws{count}.safetensors"
+    if path.exists():
+        return path
+    net, _ = network()
+    problem = Problem.from_network(net, load_dataset("mnist", limit=10000), prior_variance=1.0)
+    trained = fit(problem, MAP(epochs=3), key=jax.random.key(0), runs=NETWORKS, progress="silent")
+    points = [result.posterior.draw(0) for result in trained]
+    symmetry = symmetry_of(points[0])
+    rng = np.random.default_rng(0)
+
+    def noise(leaf, scale):
+        return scale * np.std(leaf) * rng.standard_normal(leaf.shape, np.float32)
+
+    directions = [jax.tree.map(lambda a: noise(a, 0.1), points[0]) for _ in range(DIRECTIONS)]
+    store = DrawStore(points[0], NETWORKS, count // NETWORKS, path.with_suffix(".part"))
+    for number in range(count // NETWORKS * NETWORKS):
+        chain, nth = divmod(number, count // NETWORKS)
+        z = rng.standard_normal(DIRECTIONS).astype(np.float32)
+        draw = jax.tree.map(
+            lambda a, *d, z=z: np.asarray(a) + sum(map(np.multiply, z, d)) + noise(a, 0.5),
+            points[chain],
+            *directions,
+        )
+        moved = symmetry.act(symmetry.random(key=jax.random.key(number)), draw)
+        store.put(chain, nth, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], moved))
+    store.become(path, to_config(net, input_shape=(28, 28, 1)), {"benchmark": "compact"})
+    return path
+
+
+def measure(path, rank, rebase, balance):
+    """Compact one file; what it took, as JSON on standard output."""
+    samples = open_posterior(path)
+    _, apply = network()
+    first = jax.tree.map(lambda leaf: np.array(leaf[0]), samples.draws)
+    x = np.random.default_rng(0).standard_normal((4, 28, 28, 1)).astype(np.float32)
+    symmetry = symmetry_of(first)
+    scales = find_scales(apply, first, x, symmetry=symmetry) if balance else False
+    last = [time.perf_counter()]
+    stages = {}
+
+    def report(what, done, of):
+        now = time.perf_counter()
+        stages[what] = stages.get(what, 0.0) + now - last[0]
+        last[0] = now
+        if done == of:
+            print(f"{what}: {stages[what]:.0f} s", file=sys.stderr, flush=True)
+
+    began, cpu = time.perf_counter(), time.process_time()
+    found = compact(
+        samples, symmetry=symmetry, rank=rank, rebase=rebase, balance=scales, report=report
+    )
+    jax.block_until_ready(found.posterior)
+    figures = {
+        "draws": len(found.members),
+        "rank": rank,
+        "rebase": rebase,
+        "balance": balance,
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": time.process_time() - cpu,
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "rounds": found.rounds,
+        "moves": list(found.moves),
+        "converged": found.converged,
+        "trace": list(found.trace),
+        "stages": stages,
+    }
+    print(json.dumps(figures))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--rank", type=int, default=50)
+    parser.add_argument("--rebase", default="likelihood")
+    parser.add_argument("--balance", action="store_true")
+    parser.add_argument("--measure", type=Path, help="what the inner process does")
+    arguments = parser.parse_args()
+    if arguments.measure:
+        measure(arguments.measure, arguments.rank, arguments.rebase, arguments.balance)
+        return
+    path = make(arguments.folder, arguments.draws)
+    again = [sys.executable, *sys.argv, "--measure", str(path)]
+    done = subprocess.run(again, check=True, stdout=subprocess.PIPE, text=True)
+    figures = {**json.loads(done.stdout), "machine": describe()}
+    balanced = ", balanced" if arguments.balance else ""
+    name = f"{arguments.draws} draws, rank {arguments.rank}, {arguments.rebase}{balanced}"
+    print({k: v for k, v in figures.items() if k not in ("trace", "stages")})
+    print("recorded in", record("compact_speed", {name: figures}))
+
+
+if __name__ == "__main__":
+    main()

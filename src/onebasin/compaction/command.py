@@ -1,0 +1,165 @@
+"""`onebasin compact`: files of draws, or of posteriors, into one Gaussian in a file.
+
+Nothing heavy is imported until `run` is called, so help and errors in flags are instant.
+"""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+PROGRESS_INTERVAL = 2.0  # seconds between two lines of progress
+
+
+@dataclass(frozen=True)
+class Compact:
+    """Boil draws (HMC chains, ensembles) or several posteriors down to one Gaussian.
+
+    The draws of all files are moved into one basin by permuting their hidden units, then one
+    Gaussian, diagonal or with a low-rank part, is fitted to them.
+
+    Example: onebasin compact hmc.safetensors --rank 60 --balance --out q.safetensors
+    """
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Files of draws, or of other posteriors, of one network."""
+    out: Path
+    """File to write."""
+    rank: int = 0
+    """Rank of the covariance beside its diagonal."""
+    rebase: Literal["likelihood", "chain", "barycentre", "anchor", "none"] = "likelihood"
+    """Where draws are moved to."""
+    anchor: int = 0
+    """Draw that all go to, with --rebase anchor."""
+    balance: bool = False
+    """Balance the scale of ReLU units first."""
+    chains: tuple[int, ...] = ()
+    """Chains to use; all unless given."""
+    floor: float = 1e-3
+    """Least variance of a weight, as a share of its array's mean variance."""
+    max_rounds: int = 20
+    """Rounds of moving and fitting before giving up."""
+    overwrite: bool = False
+    """Replace the file if it exists."""
+    json: bool = False
+    """Print the result as one JSON object on standard output."""
+
+
+COMMAND = Compact
+
+
+def run(config: Compact) -> None:
+    """Check the files by their headers, compact, write the Gaussian, and report."""
+    headers = _checked_headers(config)
+    import jax
+    import numpy as np
+
+    from onebasin.commands.symmetry import file_network, network_symmetry
+    from onebasin.compaction import compact
+    from onebasin.compaction.files import chains_of, open_posterior
+    from onebasin.posterior import save
+    from onebasin.symmetry import transpositions
+
+    network, input_shape = file_network(config.files[0])
+    symmetry = network_symmetry(network, input_shape)
+    posteriors = [open_posterior(path) for path in config.files]
+    if config.chains:
+        posteriors = [part for q in posteriors for part in chains_of(q, config.chains)]
+        if not posteriors:
+            raise ValueError(f"none of the files holds a chain {config.chains[0]}")
+    x = np.random.default_rng(0).standard_normal((4, *input_shape)).astype(np.float32)
+    found = compact(
+        posteriors,
+        symmetry=symmetry,
+        rank=config.rank,
+        rebase=config.rebase,
+        anchor=config.anchor,
+        balance=config.balance,
+        apply=lambda params, x: network.apply({"params": params}, x),
+        x=x,
+        floor=config.floor,
+        max_rounds=config.max_rounds,
+        report=_Lines(),
+    )
+    swaps = np.asarray(transpositions(found.permutations).total)
+    left_out = dict(found.scale_symmetry.left_out) if found.scale_symmetry else {}
+    report: dict[str, Any] = {
+        "files": [str(path) for path in config.files],
+        "out": str(config.out),
+        "chains": list(config.chains) or "all",
+        "members": len(found.members),
+        "rank": config.rank,
+        "rebase": config.rebase,
+        "start": found.start,
+        "balanced": sorted(found.scales) if found.scales else [],
+        "not_balanced": left_out,
+        "log_likelihood": found.log_likelihood,
+        "trace": list(found.trace),
+        "rounds": found.rounds,
+        "moves": list(found.moves),
+        "converged": found.converged,
+        "mean_transpositions": float(swaps.mean()),
+        "seconds": found.seconds,
+    }
+    provenance = {**headers[0].provenance, "compaction": report}
+    config.out.parent.mkdir(parents=True, exist_ok=True)
+    save(
+        config.out,
+        jax.block_until_ready(found.posterior),
+        network=headers[0].network,
+        overwrite=config.overwrite,
+        **provenance,
+    )
+    sys.stdout.write(json.dumps(report) + "\n" if config.json else _sentence(report))
+
+
+def _checked_headers(config: Compact) -> list[Any]:
+    """The headers of all files, refused if they are not of one network and kind."""
+    from onebasin.alignment.command import check_same_network
+    from onebasin.posterior import read_header
+
+    if not config.files:
+        raise ValueError("name at least one file of draws to compact")
+    if config.out.exists() and not config.overwrite:
+        raise ValueError(f"{config.out} exists; give --overwrite to replace it, or another --out")
+    if config.rank < 0:
+        raise ValueError(f"rank is {config.rank}; give 0 for a diagonal Gaussian, or more")
+    headers = {path: read_header(path) for path in config.files}
+    check_same_network(headers)
+    kinds = {header.kind == "Samples" for header in headers.values()}
+    if len(kinds) > 1:
+        raise ValueError("compact takes files of draws or of other posteriors, not both at once")
+    if kinds == {False} and len(headers) == 1:
+        raise ValueError(f"{config.files[0]} is a Gaussian already; name draws, or more files")
+    if kinds == {False} and config.chains:
+        raise ValueError("--chains chooses among the chains of draws; these files hold none")
+    return list(headers.values())
+
+
+class _Lines:
+    """Progress as lines on standard error, not too many of them."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        if time.monotonic() - self.last >= PROGRESS_INTERVAL:
+            self.last = time.monotonic()
+            print(f"compact: {what}, {done}/{of}", file=sys.stderr, flush=True)
+
+
+def _sentence(report: dict[str, Any]) -> str:
+    words = [
+        f"{', '.join(report['files'])} → {report['out']}",
+        f"{report['members']} members, rank {report['rank']}",
+        f"{report['mean_transpositions']:.1f} NoT each",
+        f"log-likelihood {report['trace'][0]:.6g} → {report['log_likelihood']:.6g}",
+        f"{report['rounds']} rounds, {report['seconds']:.1f} s",
+        *([] if report["converged"] else ["not converged"]),
+        *([f"balanced {', '.join(report['balanced'])}"] if report["balanced"] else []),
+    ]
+    return "  ".join(words) + "\n"
