@@ -26,6 +26,7 @@ apply, x = problem.apply, data.train.x[:16]
 means = [problem.init(k) for k in jax.random.split(key)]
 q0, q1 = (ob.MeanField(m, jax.tree.map(lambda a: 0.1 + 0 * a, m)) for m in means)
 sym = ob.find_symmetry(apply, q0.mean, x)
+samples = ob.Samples(q0.sample(80, key=key), jnp.arange(80) // 20)
 """
 
 
