@@ -222,6 +222,7 @@ def test_verdicts(holds, fits_met, published_scale, verdict):
 def test_numbers_are_written_to_the_digits_their_errors_allow():
     assert plus_minus(1.92345, 0.0061) == "1.9234 ± 0.0061"
     assert plus_minus(12.3, 4.0) == "12.3 ± 4.0"
+    assert plus_minus(0.0, 1.5e-5) == "0 ± 2e-05"
     assert plus_minus(0.5, None) == plus_minus(0.5, 0.0) == "0.5"
     assert [clock(s) for s in (2, 65, 600, 9000)] == ["2.0 s", "65 s", "10 min", "2.5 h"]
 

@@ -88,6 +88,8 @@ def plus_minus(value: float, stderr: float | None, unit: str = "") -> str:
     """A number with its standard error, to the digits the error allows."""
     if stderr is None or not stderr > 0:
         return f"{value:.4g}{unit}"
+    if value == 0:
+        return f"0 ± {stderr:.1g}{unit}"
     digits = max(0, min(6, 1 - _exponent(stderr)))
     return f"{value:.{digits}f} ± {stderr:.{digits}f}{unit}"
 

@@ -95,31 +95,32 @@ def _machine(machine: dict[str, Any]) -> str:
 
 
 def _summary(sources: Sequence[Source]) -> str:
-    """All claims in one table."""
-    rows = []
+    """All claims in one table, experiment by experiment."""
+    groups = []
     for number, source in enumerate(sources):
+        title = escape(source.record["title"])
+        rows = [f'<tr><th scope="rowgroup" colspan="4"><a href="#e{number}">{title}</a></th></tr>']
         for claim in source.record["claims"]:
-            where = f'<a href="#e{number}">{escape(source.record["experiment"])}</a>'
-            cells = [
-                where,
-                escape(claim["text"]),
-                escape(claim["published"]),
-                escape(claim["ours"]),
-                _verdict(claim["verdict"]),
-            ]
+            words = [escape(claim[name]) for name in ("text", "published", "ours")]
+            cells = [_verdict(claim["verdict"]), *words]
             rows.append("<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
-    heads = ("experiment", "claim", "published", "ours", "verdict")
-    return _table_html("Every claim, published beside ours", heads, rows)
+        groups.append("".join(rows))
+    heads = ("verdict", "claim", "published", "ours")
+    return _table_html("Every claim, published beside ours", heads, groups, kind="claims")
 
 
-def _table_html(caption: str, heads: Sequence[str], rows: Sequence[str], note: str = "") -> str:
+def _table_html(
+    caption: str, heads: Sequence[str], bodies: Sequence[str], note: str = "", kind: str = "numbers"
+) -> str:
+    """A table of one or more bodies, in a region of its own that scrolls if it is wide."""
     head = "".join(f'<th scope="col">{escape(str(h))}</th>' for h in heads)
     below = f'<p class="soft small">{escape(note)}</p>' if note else ""
     # A region that scrolls must be reachable by keyboard, and named.
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
-        f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div>{below}"
+        f'<table class="{kind}"><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead>"
+        f"{''.join(f'<tbody>{body}</tbody>' for body in bodies)}</table></div>{below}"
     )
 
 
@@ -130,14 +131,15 @@ def _verdict(verdict: str) -> str:
 
 def _experiment(source: Source, number: int) -> str:
     record = source.record
+    claims = record["claims"]
     parts = [
         f'<section id="e{number}" aria-labelledby="t{number}">',
         f'<h2 id="t{number}">{escape(record["title"])}</h2>',
         f'<p class="soft">{escape(record["source"])} · {escape(record["experiment"])} · '
         f"preset {escape(record['preset'])}{_time(record)}</p>",
         f"<p>{escape(record['question'])}</p>",
-        *(_claim(claim) for claim in record["claims"]),
         *(_figure(source, number, i) for i in range(len(record["figures"]))),
+        *(_claim(claim, before) for claim, before in zip(claims, [None, *claims], strict=False)),
         *(_table(table) for table in record["tables"]),
         f"<details><summary>Everything that was set</summary><pre>"
         f"{escape(json.dumps(record['config'], indent=1, ensure_ascii=False))}</pre></details>",
@@ -152,13 +154,14 @@ def _time(record: dict[str, Any]) -> str:
     return f" · {seconds / 60:.1f} minutes in {len(stages)} stages" if stages else ""
 
 
-def _claim(claim: dict[str, Any]) -> str:
+def _claim(claim: dict[str, Any], before: dict[str, Any] | None) -> str:
     kind, _ = VERDICTS[claim["verdict"]]
+    same = before is not None and before["conditions"] == claim["conditions"]
     facts = {
         "published": f"{claim['published']} ({claim['source']})",
         "ours": claim["ours"],
         "judged by": claim["criterion"],
-        "measured on": claim["conditions"],
+        "measured on": "as above" if same else claim["conditions"],
         "because": claim["reason"],
     }
     listed = "".join(
@@ -197,4 +200,4 @@ def _table(table: dict[str, Any]) -> str:
         + "</tr>"
         for row in table["rows"]
     ]
-    return _table_html(table["title"], table["columns"], rows, table["note"])
+    return _table_html(table["title"], table["columns"], ["".join(rows)], table["note"])

@@ -24,8 +24,13 @@ table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tab
   overflow-wrap: normal; }
 caption { text-align: left; font-weight: 600; padding: .25rem 0; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0;
-  border-bottom: 1px solid var(--line); min-width: 4.5rem; }
-td:first-child, th:first-child { min-width: 8rem; }
+  border-bottom: 1px solid var(--line); }
+.numbers td, .numbers tbody th { white-space: nowrap; }
+.claims td { min-width: 8.5rem; }
+.claims .verdict { white-space: normal; }
+.claims td:first-child { min-width: 6.5rem; }
+.claims td:nth-child(2) { min-width: 14rem; }
+.claims tbody th { padding-top: .8rem; }
 .claim { background: var(--card); border: 1px solid var(--line); border-left-width: 4px;
   border-radius: 6px; padding: .6rem .9rem; margin: .6rem 0; break-inside: avoid; }
 .claim p { margin: 0 0 .35rem; }
