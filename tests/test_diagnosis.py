@@ -57,6 +57,7 @@ def test_chains_of_one_mode_agree_once_they_are_aligned(found):
     expected = after.geometry.between_expected
     assert expected == 3 / 159
     assert after.geometry.between == pytest.approx(expected, rel=0.2)
+    assert found.between_expected == pytest.approx(expected, rel=0.2)
     assert before.geometry.between > 0.9
     # Barriers: high between unaligned chains, after alignment as within a chain.
     across = found.after.across.barrier.mean()

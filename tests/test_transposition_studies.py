@@ -41,6 +41,11 @@ def problem():
     return Problem.from_network(MLP(widths=(12,), num_classes=10), load_dataset("digits"))
 
 
+@pytest.fixture(scope="module")
+def symmetry(problem):
+    return mlp_symmetry(problem.init(KEY))
+
+
 def test_training_from_given_weights_is_that_of_fit(problem):
     keys = jax.random.split(KEY, 2)
     starts = jax.vmap(lambda k: problem.init(subkey(k, "init")))(keys)
@@ -72,9 +77,11 @@ def test_along_the_line_to_a_permuted_copy():
         assert [record.t for record in found] == [0, 0.25, 0.5, 0.75, 1]
 
 
-def test_planted_transpositions_are_found_again(problem):
-    records = planted_study(problem, METHOD, key=KEY, planted=(0, 4, 11), runs=2, points=3)
-    assert [(r.run, r.planted) for r in records] == [(r, m) for r in (0, 1) for m in (0, 4, 11)]
+def test_planted_transpositions_are_found_again(problem, symmetry):
+    records = planted_study(
+        problem, METHOD, key=KEY, planted=(0, 9), runs=2, points=3, symmetry=symmetry
+    )
+    assert [(r.run, r.planted) for r in records] == [(0, 0), (0, 9), (1, 0), (1, 9)]
     for record in records:
         # A short training leaves both near their start, which alignment then finds exactly.
         assert record.found == record.planted
@@ -88,13 +95,13 @@ def test_planted_transpositions_are_found_again(problem):
     xs, mean, std = spread(records, "planted", "found")
     np.testing.assert_array_equal(xs, mean)
     np.testing.assert_array_equal(std, 0)
-    assert json.loads(json.dumps(as_json(records)))[1]["planted"] == 4
+    assert json.loads(json.dumps(as_json(records)))[1]["planted"] == 9
     figure = planted_figure(records)
     assert [ax.get_ylabel() for ax in figure.axes][2].startswith("loss barrier")
 
 
-def test_interpolation_between_trained_networks(problem):
-    records = interpolation_study(problem, METHOD, key=KEY, runs=2, points=3)
+def test_interpolation_between_trained_networks(problem, symmetry):
+    records = interpolation_study(problem, METHOD, key=KEY, runs=1, points=3, symmetry=symmetry)
     assert {r.kind for r in records} == {"permuted", "independent"}
     assert all(r.transpositions == 0 for r in records if r.t == 0)
     last = [r for r in records if r.t == 1]
@@ -105,9 +112,9 @@ def test_interpolation_between_trained_networks(problem):
 
 
 def test_dynamics(problem):
-    records = dynamics_study(problem, METHOD, key=KEY, moments=4, points=3)
+    records = dynamics_study(problem, METHOD, key=KEY, moments=3, points=3)
     last = METHOD.epochs * steps_per_epoch(problem, METHOD)
-    assert [r.step for r in records] == [0, 1, round(last**0.5), last]
+    assert [r.step for r in records] == [0, 1, last]
     last = records[-1]
     # The ends of both lines are the two networks, of the same losses.
     for k in (0, -1):

@@ -77,6 +77,12 @@ class Diagnosis:
     num_weights: int
     """Weights that R-hat, ESS and unimodality were worked out for."""
 
+    @property
+    def between_expected(self) -> float:
+        """The variance between chains to expect of one law: (chains − 1)/(effective draws − 1)."""
+        chains = len(np.unique(self.chain))
+        return (chains - 1) / max(self.effective - 1, chains - 1)
+
     def summary(self) -> dict[str, Any]:
         """Everything as JSON-able numbers."""
         names, counts = np.unique(self.chain, return_counts=True)
@@ -86,6 +92,7 @@ class Diagnosis:
             "weights_looked_at": self.num_weights,
             "effective_draws_within_chains": self.effective,
             "variance_between_chains_expected": self.before.geometry.between_expected,
+            "variance_between_chains_expected_of_effective_draws": self.between_expected,
             "before": self.before.summary(),
             "after": self.after.summary(),
             "null": self.null.summary(),
@@ -113,9 +120,9 @@ class Diagnosis:
             cells = "  ".join(f"{format(v, spec):>9}" for v in values)
             lines.append(f"{name:<{wide}}  {cells}")
         lines.append(
-            f"(variance between chains is {self.before.geometry.between_expected:.4f} on average "
-            "for independent draws of one law; the null is the same alignment of chains that "
-            "share no mode)"
+            f"(variance between chains of one law: {self.before.geometry.between_expected:.4f} for "
+            f"independent draws, {self.between_expected:.4f} for as many as are effective; "
+            "the null is the same alignment of chains that share no mode)"
         )
         for name, found in (
             ("across chains, before", self.before.across),

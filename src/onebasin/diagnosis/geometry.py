@@ -11,6 +11,8 @@ import numpy as np
 
 from onebasin.posterior import Samples
 
+BLOCK = 1 << 16  # weights at once: draws may be most of what fits in memory
+
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
@@ -55,9 +57,11 @@ def gram(samples: Samples) -> np.ndarray:
     """Inner products of the draws about their mean, [draws, draws]."""
     total = np.zeros((samples.num_draws,) * 2)
     for leaf in jax.tree.leaves(samples.draws):
-        rows = np.asarray(leaf).reshape(samples.num_draws, -1)
-        rows = rows - rows.mean(0, dtype=np.float64).astype(rows.dtype)
-        total += rows @ rows.T
+        flat = np.asarray(leaf).reshape(samples.num_draws, -1)
+        for start in range(0, flat.shape[1], BLOCK):
+            rows = flat[:, start : start + BLOCK]
+            rows = rows - rows.mean(0, dtype=np.float64).astype(rows.dtype)
+            total += rows @ rows.T
     # Centred once more: what rounding left of the mean would be a direction of its own.
     total -= total.mean(0, keepdims=True)
     return total - total.mean(1, keepdims=True)

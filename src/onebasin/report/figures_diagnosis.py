@@ -34,11 +34,11 @@ def projection_figure(found: Diagnosis) -> Figure:
     return figure
 
 
-def sigma_figure(found: Diagnosis) -> Figure:
-    """Histograms of the weights' standard deviations, before and after alignment."""
+def sigma_figure(found: Diagnosis | Mapping[str, np.ndarray]) -> Figure:
+    """Histograms of the weights' standard deviations: before and after alignment, or by name."""
     with paper():
         figure = Figure(figsize=(COLUMN, 2.4), layout="constrained")
-        _sigma(figure.subplots(), found)
+        _sigma(figure.subplots(), found if isinstance(found, Mapping) else _both(found))
     return figure
 
 
@@ -48,7 +48,7 @@ def diagnosis_figure(found: Diagnosis) -> Figure:
         figure = Figure(figsize=(PAGE, 5.2), layout="constrained")
         (rhat, sigma), (before, after) = figure.subplots(2, 2)
         _rhat(rhat, found)
-        _sigma(sigma, found)
+        _sigma(sigma, _both(found))
         _projection(before, found.before.geometry, found.chain, "before")
         _projection(after, found.after.geometry, found.chain, "after")
         _chain_legend(figure, found.chain)
@@ -77,12 +77,15 @@ def _rhat(ax: Any, found: Diagnosis) -> None:
     ax.legend(loc="lower right")
 
 
-def _sigma(ax: Any, found: Diagnosis) -> None:
-    both = {"$q_d$, before": found.before.sigma, "$q_r$, after": found.after.sigma}
-    high = max(np.quantile(sigma, 0.9999) for sigma in both.values())
-    low = min(np.quantile(sigma, 0.0001) for sigma in both.values())
+def _both(found: Diagnosis) -> dict[str, np.ndarray]:
+    return {"$q_d$, before": found.before.sigma, "$q_r$, after": found.after.sigma}
+
+
+def _sigma(ax: Any, sigmas: Mapping[str, np.ndarray]) -> None:
+    high = max(np.quantile(sigma, 0.9999) for sigma in sigmas.values())
+    low = min(np.quantile(sigma, 0.0001) for sigma in sigmas.values())
     edges = np.linspace(max(low, 0.0) * 0.95, high * 1.02, 80)
-    for i, (name, sigma) in enumerate(both.items()):
+    for i, (name, sigma) in enumerate(sigmas.items()):
         counts, _ = np.histogram(sigma, edges)
         label = f"{name}: median {np.median(sigma):.3g}"
         ax.stairs(
