@@ -6,6 +6,7 @@ mixture; and between two networks at the mode (the baseline), on training and te
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from onebasin.experiments import presets
 from onebasin.experiments.claims import Claim, Requirement, judge
@@ -55,7 +56,7 @@ TOY = Barriers(
             "digits-mlp",
             presets.TOY,
             presets.TOY_VI,
-            MAP(epochs=40, batch_size=250, learning_rate=1e-2),
+            presets.TOY_MAP,
             accuracy=0.95,
             largest_barrier=0.1,
             largest_share=0.1,
@@ -66,7 +67,12 @@ TOY = Barriers(
     ),
     together=presets.TOGETHER,
 )
-CPU_SIZES = {"points": 9, "samples": 128, "few_samples": 32, "train_examples": 10_000}
+CPU_SIZES: dict[str, Any] = {
+    "points": 9,
+    "samples": 128,
+    "few_samples": 32,
+    "train_examples": 10_000,
+}
 CPU = Barriers(
     parts=(
         Part(
@@ -253,7 +259,7 @@ def _claims(part: Part, split: str, curves: Mapping[str, Curve], accuracy: float
     on = f"({part.setting.title}, {split} data)"
     share = after.barrier / before.barrier if before.barrier > 0 else float("nan")
     mode_share = mode_moved.barrier / mode.barrier if mode.barrier > 0 else float("nan")
-    common = {
+    common: dict[str, Any] = {
         "conditions": _conditions(part, split, curves),
         "published_scale": _published_scale(part, split),
         # Test accuracy says whether a fit is a fit, whatever split the curve is on.

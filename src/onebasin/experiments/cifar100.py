@@ -5,6 +5,7 @@ Every variant brings q1 to q0 in its own way; barriers are measured with the sam
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from onebasin.experiments import presets
 from onebasin.experiments.claims import Claim, judge
@@ -143,7 +144,7 @@ def _curves(part: Part, done: Outcomes) -> dict[str, Curve]:
 def _claims(part: Part, curves: Mapping[str, Curve]) -> list[Claim]:
     published = curves.get("w2")
     fits_met = [requirement(list(curves.values()), part.accuracy)] if curves else []
-    common = {
+    common: dict[str, Any] = {
         "conditions": f"{part.setting.title}; {part.vi.epochs} epochs; {part.sizes}",
         "published_scale": part.setting.same_size(PAPER.parts[0].setting),
         "fits": fits_met,

@@ -90,7 +90,7 @@ def barrier(moment: Moment, which: str) -> float:
 
 def conclude(config: DynamicsConfig, outcomes: Mapping[str, Outcomes]) -> Findings:
     study = config.study
-    common = {
+    common: dict[str, Any] = {
         "source": "Xiao et al. 2023, figure 2",
         "conditions": f"{study.title}; {study.method.optimiser}, {study.points} points",
         "published_scale": study.setting.same_size(PAPER.study.setting),
@@ -98,10 +98,9 @@ def conclude(config: DynamicsConfig, outcomes: Mapping[str, Outcomes]) -> Findin
     done = outcomes.get("all")
     if done is None:
         return Findings([_growth(None, "–", common)])
-    moments = [
-        Moment(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
-        for row in done["study"]["moments"]
-    ]
+    rows: list[dict[str, Any]] = done["study"]["moments"]
+    lists = ("t", "before", "after")
+    moments = [Moment(**{**row, **{name: tuple(row[name]) for name in lists}}) for row in rows]
     found = {
         which: spread(moments, "epoch", lambda m, which=which: barrier(m, which))
         for which in ("before", "after")
@@ -127,11 +126,11 @@ def conclude(config: DynamicsConfig, outcomes: Mapping[str, Outcomes]) -> Findin
             **common,
         ),
     ]
-    rows = [
+    listed = [
         [f"{e:.3g}", said("before", i), said("after", i)] for i, e in enumerate(epochs.tolist())
     ]
     title = f"Barrier through training, {study.setting.title}, test data"
-    table = Table(title, ["epoch", "as trained, nats", "rebased, nats"], rows)
+    table = Table(title, ["epoch", "as trained, nats", "rebased, nats"], listed)
     alt = f"Loss of both networks and between them through training. As trained: {text}."
     picture = Picture(
         "losses", f"Loss through training, {study.title}", alt, dynamics_figure(moments)

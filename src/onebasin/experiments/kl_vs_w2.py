@@ -114,7 +114,7 @@ def _plane(plane: Plane, found: Mapping[str, Any], claims: list, tables: list, p
     conditions = (
         f"two Gaussians with mean {plane.mean} and deviations {plane.std} and {plane.std[::-1]}"
     )
-    common = {"source": SOURCE, "conditions": conditions, "published_scale": True}
+    common: dict[str, Any] = {"source": SOURCE, "conditions": conditions, "published_scale": True}
     claims += [
         judge(
             "In two dimensions W2 matching recovers the symmetry",

@@ -164,7 +164,7 @@ def conclude(config: Many, outcomes: Mapping[str, Outcomes]) -> Findings:
 
 
 def _claims(config: Many, rows: Mapping[str, Any] | None) -> list[Claim]:
-    common = {
+    common: dict[str, Any] = {
         "published": "not in the papers",
         "source": "ours",
         "conditions": f"{config.setting.title}; {config.members} VI posteriors of "

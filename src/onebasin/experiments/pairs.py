@@ -74,7 +74,7 @@ def pair_table(title: str, label: str, found: Mapping[str, tuple[Curve, Curve]])
 
 def pair_figure(
     label: str,
-    lines: Mapping[str, Mapping[float, tuple[Curve, Curve]]],
+    lines: Mapping[str, Mapping[Any, tuple[Curve, Curve]]],
     *,
     logarithmic: bool = True,
 ) -> Figure:

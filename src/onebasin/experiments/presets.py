@@ -1,13 +1,13 @@
 """Settings and methods that several experiments use: the same values share the same fits."""
 
 from onebasin.experiments.setting import Setting
-from onebasin.inference.methods import MAP, VI, Ensemble
+from onebasin.inference.methods import MAP, VI
 
 # toy: the embedded digits; seconds.
-TOY = Setting("digits", width=64, depth=2, prior_variance=0.1)
+TOY = Setting("digits", width=64, depth=2, prior_variance=0.3)
 TOGETHER = 3  # posteriors in one program
 TOY_VI = VI(epochs=60, batch_size=250, learning_rate=1e-2)
-TOY_ENSEMBLE = Ensemble(members=5, epochs=40, batch_size=250, learning_rate=1e-2)
+TOY_MAP = MAP(epochs=60, batch_size=250, learning_rate=1e-2)
 
 # cpu: real data on two cores.
 MNIST = Setting("mnist", prior_variance=0.01)

@@ -42,7 +42,7 @@ class PriorTemperature:
 
 TOY = PriorTemperature(
     presets.TOY,
-    (0.1, 0.4),
+    (0.1, 0.3),
     (0.1, 1.0),
     presets.TOY_VI,
     0.9,

@@ -201,7 +201,7 @@ def measure_path(config: Measure, inputs: dict[str, Path], work: Work) -> dict[s
     task, data = problem(config.setting), dataset(config.setting.data)
     q0, q1 = (load(inputs[name], like=task.shapes) for name in ("q0", "q1"))
     split = data.test if config.split == "test" else task.data.train
-    path = mixture(q0, q1) if config.path == "mixture" else geodesic(q0, q1)
+    path: Any = mixture(q0, q1) if config.path == "mixture" else geodesic(q0, q1)
     if config.path == "repaired":
         images = task.x[: config.repair_examples]
         path = repair(path, task.apply, images, symmetry=symmetry(config.setting))

@@ -88,7 +88,7 @@ def conclude(config: Timings, outcomes: Mapping[str, Outcomes]) -> Findings:
     )
     largest = max((float(np.median(s[n])) for s in seconds.values() for n in s), default=None)
     ratios = {w: float(np.median(s["w2"] / s["l2"])) for w, s in seconds.items()}
-    same = {"conditions": conditions, "source": "Rossi et al. 2023, figure A2"}
+    same: dict[str, Any] = {"conditions": conditions, "source": "Rossi et al. 2023, figure A2"}
     widest = config.widths[-1]
     claims = [
         judge(

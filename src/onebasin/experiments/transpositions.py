@@ -4,7 +4,7 @@ Four panels: transpositions found, distance and barrier against the number plant
 along the line from one trained network to another.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,9 +166,8 @@ def conclude(config: TranspositionsConfig, outcomes: Mapping[str, Outcomes]) -> 
     return Findings(claims, tables, pictures)
 
 
-def fall(ys: Sequence[float]) -> float:
+def fall(ys: np.ndarray) -> float:
     """How far a curve falls below where it has been, as a share of its range; 1 if it is flat."""
-    ys = np.asarray(ys, float)
     if np.ptp(ys) == 0:
         return 1.0
     return float((np.maximum.accumulate(ys) - ys).max() / np.ptp(ys))
@@ -177,7 +176,7 @@ def fall(ys: Sequence[float]) -> float:
 def _planted(
     config: Planting, records: list[Planted], claims: list, tables: list, pictures: list
 ) -> None:
-    common = {
+    common: dict[str, Any] = {
         "source": SOURCE,
         "conditions": f"{config.title}; {config.method.epochs} epochs of {config.method.optimiser}",
         "published_scale": config.setting.same_size(PAPER.planting.setting),

@@ -81,7 +81,7 @@ def plan(config: Unimodality) -> dict[str, Plan]:
 def conclude(config: Unimodality, outcomes: Mapping[str, Outcomes]) -> Findings:
     done = outcomes.get("all")
     found = done["chains"].result if done else None
-    common = {
+    common: dict[str, Any] = {
         "source": SOURCE,
         "conditions": f"{config.sources.title}; {config.diagnose.title}",
         "published_scale": config.sources.setting.same_size(PAPER.sources.setting),
