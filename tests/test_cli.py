@@ -144,8 +144,19 @@ def test_demo_removes_most_of_the_barrier(tmp_path):
     assert {p.name for p in folder.iterdir()} == {
         "posterior-0.safetensors",
         "posterior-1.safetensors",
-        "barrier.svg",
+        "ensemble.safetensors",
+        "compact.safetensors",
+        "demo-barrier.svg",
+        "report.html",
     }
+    raw, ordered = (
+        float(p) for p in re.findall(r"right on ([\d.]+)%, as .* on ([\d.]+)%", text)[0]
+    )
+    assert ordered > raw
+    page = (folder / "report.html").read_text()
+    assert "holds at smaller scale" in page
+    assert "<svg" in page
+    assert str(folder / "report.html") in text
     again = onebasin("demo", "--out", str(folder))
     assert again.returncode == 2
     assert "earlier run" in again.stderr
