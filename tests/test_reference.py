@@ -161,3 +161,16 @@ def test_closed_form_of_the_error_of_a_mean():
     found = compare(own, own, np.array([0]), 4000, [0])["nll"]
     assert found.stderr == pytest.approx(p.std(ddof=1) / np.sqrt(20) / p.mean(), rel=0.05)
     assert found.value == pytest.approx(-np.log(p.mean()), rel=1e-6)
+
+
+@pytest.mark.fast
+def test_a_label_that_one_group_alone_believes_in():
+    # Without that group its probability is e^-400, far below what a float holds.
+    log_p = np.full((4, 1, 2), -400.0, np.float32)
+    log_p[:, :, 1] = 0.0
+    log_p[0] = np.log(0.5)
+    zeros = np.zeros(4, int)
+    own = Grouped(log_p, np.full(4, 0.25), zeros, zeros, 4)
+    found = compare(own, own, np.array([0]), 50, [0])["nll"]
+    assert found.value == pytest.approx(-np.log(0.125), rel=1e-6)
+    assert 50 < found.stderr < 400

@@ -17,6 +17,7 @@ from onebasin.diagnosis.weights import (
     choose_weights,
     effective_draws,
     folded_share,
+    leaf_of_weights,
     weight_statistics,
 )
 from onebasin.inference.diagnostics import FEWEST_DRAWS
@@ -76,6 +77,8 @@ class Diagnosis:
     """Median effective number of draws within chains, which the test of unimodality uses."""
     num_weights: int
     """Weights that R-hat, ESS and unimodality were worked out for."""
+    leaf: np.ndarray = field(repr=False)
+    """The key path of the leaf that each of them is in."""
 
     @property
     def between_expected(self) -> float:
@@ -99,14 +102,29 @@ class Diagnosis:
         }
         if self.within is not None:
             found["barriers_within_chains"] = self.within.summary()
+        found["median_rhat_by_leaf"] = {
+            str(name): {
+                arrangement: float(np.nanmedian(view.weights.rhat[self.leaf == name]))
+                for arrangement, view in self._views.items()
+            }
+            for name in dict.fromkeys(self.leaf)
+        }
         return found
+
+    @property
+    def _views(self) -> dict[str, View]:
+        return {"before": self.before, "after": self.after, "null": self.null}
 
     def table(self) -> str:
         """The main numbers as text."""
-        views = (self.before, self.after, self.null)
+        views = self._views.values()
         one = [v.summary() for v in views]
         rows: list[tuple[str, list[float], str]] = [
             ("median R-hat of a weight", [s["rhat"]["0.5"] for s in one], ".3f"),
+            *(
+                (f"  in {name}", list(medians.values()), ".3f")
+                for name, medians in self.summary()["median_rhat_by_leaf"].items()
+            ),
             ("95 % quantile of R-hat", [s["rhat"]["0.95"] for s in one], ".3f"),
             ("share with R-hat < 1.05", [s["share_rhat_below_1.05"] for s in one], ".3f"),
             ("median ESS of a weight", [s["ess"]["0.5"] for s in one], ".1f"),
@@ -237,6 +255,7 @@ def diagnose(
         chain=np.asarray(samples.chain),
         effective=effective,
         num_weights=len(which),
+        leaf=leaf_of_weights(samples, which),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from onebasin.inference.diagnostics import by_chain, ess, rhat
 from onebasin.posterior import Samples
-from onebasin.trees import num_parameters
+from onebasin.trees import num_parameters, shapes_by_path
 
 BLOCK = 2048  # weights at once: bounds what ranks and spectra take
 UNIFORM = 0.25  # the folding ratio of a uniform law
@@ -60,6 +60,13 @@ def series(samples: Samples, weights: np.ndarray) -> np.ndarray:
     return by_chain(np.concatenate(columns, axis=1).astype(np.float64), samples.chain)
 
 
+def leaf_of_weights(samples: Samples, weights: np.ndarray) -> np.ndarray:
+    """The key path of the leaf that each numbered weight is in."""
+    shapes = shapes_by_path(samples.like)
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
+    return np.array(list(shapes))[np.searchsorted(ends, weights, side="right")]
+
+
 def folding_ratio(values: np.ndarray) -> np.ndarray:
     """min_s Var|X − s| / Var X of every quantity in `values` [chains, draws, ...], pooled.
 
@@ -95,7 +102,9 @@ def effective_draws(samples: Samples, weights: np.ndarray) -> float:
     """Median over weights of the effective number of draws within chains.
 
     Chains are centred first: a disagreement between them is what is tested, and must not count
-    against the number of draws.
+    against the number of draws. Centring makes short chains look better than independent ones,
+    so there are never more than there are draws.
     """
     values = series(samples, weights[:BLOCK])
-    return float(np.nanmedian(ess(values - values.mean(1, keepdims=True))))
+    found = float(np.nanmedian(ess(values - values.mean(1, keepdims=True))))
+    return min(found, float(samples.num_draws))

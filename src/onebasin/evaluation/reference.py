@@ -208,12 +208,14 @@ def _measured(
 ) -> list[float]:
     p = own.mixed(mine)
     q = p if own is reference else reference.mixed(theirs)
-    # The label's probability in logs: it may be too small for the sum of probabilities.
-    label = own.log_probs[:, np.arange(len(y)), y]
+    # The label's probability in logs, of the groups that are in: it may be too small for the sum
+    # of probabilities, and smaller still without the group where it is largest.
+    used = mine > 0
+    label = own.log_probs[used][:, np.arange(len(y)), y]
     top = label.max(axis=0)
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
-        log_p = top + np.log(mine @ np.exp(label - top))
+        log_p = top + np.log(mine[used] @ np.exp(label - top))
     return [
         float((p.argmax(-1) == q.argmax(-1)).mean()),
         float(0.5 * np.abs(p - q).sum(-1).mean(dtype=np.float64)),

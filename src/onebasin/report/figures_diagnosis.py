@@ -66,8 +66,8 @@ def _rhat(ax: Any, found: Diagnosis) -> None:
     ax.axvline(GOOD_RHAT, color="#888888", linewidth=0.6)
     ax.set_xscale("log")
     ax.set_xlim(0.98, top)
-    ticks = [t for t in (1, 1.2, 1.5, 2, 3, 5, 10, 20) if t <= top]
-    ticks = ticks if top < 5 else [t for t in ticks if t != 1.2]
+    ticks = [t for t in (1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20) if t <= top]
+    ticks = ticks if top < 2 else [t for t in ticks if t not in (1.1, 1.2)]
     ax.xaxis.set_major_locator(FixedLocator(ticks))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
@@ -85,8 +85,10 @@ def _sigma(ax: Any, sigmas: Mapping[str, np.ndarray]) -> None:
     high = max(np.quantile(sigma, 0.9999) for sigma in sigmas.values())
     low = min(np.quantile(sigma, 0.0001) for sigma in sigmas.values())
     edges = np.linspace(max(low, 0.0) * 0.95, high * 1.02, 80)
+    tallest = 0.0
     for i, (name, sigma) in enumerate(sigmas.items()):
         counts, _ = np.histogram(sigma, edges)
+        tallest = max(tallest, counts.max() / len(sigma))
         label = f"{name}: median {np.median(sigma):.3g}"
         ax.stairs(
             counts / len(sigma), edges, color=COLOURS[i], linestyle=DASHES[i], label=label,
@@ -94,7 +96,7 @@ def _sigma(ax: Any, sigmas: Mapping[str, np.ndarray]) -> None:
         )  # fmt: skip
     ax.set_xlabel("standard deviation σ of a weight")
     ax.set_ylabel("share of weights")
-    ax.set_ylim(0, None)
+    ax.set_ylim(0, (1.1 + 0.1 * len(sigmas)) * tallest)  # room for the names
     ax.legend()
 
 
