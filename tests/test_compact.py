@@ -40,7 +40,7 @@ def planted(count, rank, seed=0):
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_planted_posterior_is_recovered_from_mixed_up_draws(x64, rank):
-    truth, _, mixed, permutations, symmetry = planted(200, rank)
+    truth, _, mixed, permutations, symmetry = planted(80, rank)
     found = compact(mixed, symmetry=symmetry, rank=rank)
     assert found.converged
     # All draws end in one frame, which undoes what was planted up to one common permutation.
@@ -51,7 +51,7 @@ def test_a_planted_posterior_is_recovered_from_mixed_up_draws(x64, rank):
     expected = symmetry.act(common, truth)
     sigma = covariance(expected)
     deviation = np.sqrt(np.diag(sigma))
-    error = 4.5 / np.sqrt(200)  # standard errors, as many as the largest of all entries may have
+    error = 4.5 / np.sqrt(80)  # standard errors, as many as the largest of all entries may have
     assert (np.abs(flat(found.posterior.mean) - flat(expected.mean)) < error * deviation).all()
     difference = np.abs(covariance(found.posterior) - sigma)
     assert (difference < np.sqrt(2) * error * np.outer(deviation, deviation)).all()
@@ -72,19 +72,19 @@ def test_mixed_up_draws_give_the_same_posterior(x64, rank, rebase):
     assert again.log_likelihood == pytest.approx(plain.log_likelihood, rel=1e-9)
 
 
-@pytest.mark.parametrize("rank", [0, 1, 4])
-@pytest.mark.parametrize("noise", [0.6, 1.5])
-def test_the_likelihood_never_falls(x64, rank, noise):
-    """Draws that share little: there is much to move, and every round must gain."""
+@pytest.mark.parametrize("rank", [0, 3])
+def test_the_likelihood_never_falls(x64, rank):
+    """Weights of very different spread: the barycentre is not where the likelihood is highest."""
     base = random_like(SHAPES, 0)
+    scale = jax.tree.map(lambda a: jnp.exp(1.5 * a), random_like(SHAPES, 1))
     rough = draws_of(25, SHAPES, seed=10)
-    draws = Samples(jax.tree.map(lambda b, e: b + noise * e, base, rough.draws))
+    draws = Samples(jax.tree.map(lambda b, s, e: b + 0.4 * s * e, base, scale, rough.draws))
     symmetry = mlp_symmetry(base)
     mixed, _ = permuted(symmetry, draws)
     found = compact(mixed, symmetry=symmetry, rank=rank, tolerance=0)
     assert (np.diff(found.trace) >= -1e-12 * abs(found.trace[-1])).all()
-    assert found.trace[-1] > found.trace[0]
     assert found.moves[0] > 0
+    assert found.trace[1] > found.trace[0]
     moved = found.samples
     density = [float(found.posterior.log_prob(moved.draw(i))) for i in range(25)]
     assert np.mean(density) == pytest.approx(found.log_likelihood, rel=1e-9)
@@ -95,12 +95,12 @@ def test_the_likelihood_never_falls(x64, rank, noise):
 
 
 def test_draws_of_a_chain_stay_together(x64):
-    """Draws that are mostly noise: a chain's mean shows where it belongs, a single draw does not."""
+    """Of draws that are mostly noise, a chain's mean shows where it belongs, one draw does not."""
     base = random_like(SHAPES, 0)
     symmetry = mlp_symmetry(base)
-    rough = draws_of(120, SHAPES, seed=10)
+    rough = draws_of(60, SHAPES, seed=10)
     draws = Samples(jax.tree.map(lambda b, e: b + 2.0 * e, base, rough.draws))
-    chain = np.repeat([4, 9, 2], 40)
+    chain = np.repeat([4, 9, 2], 20)
     own = {c: symmetry.random(key=jax.random.key(int(c))) for c in (4, 9, 2)}
     planted_ = stack([own[c] for c in chain])
     mixed = Samples(symmetry.act(planted_, draws).draws, jnp.asarray(chain))
@@ -134,9 +134,13 @@ def test_a_group_that_sits_twice_in_one_array(x64):
 
 
 def test_to_an_anchor_by_weights_and_by_activations(x64):
-    truth, _, mixed, permutations, symmetry = planted(12, 0, seed=7)
+    base = random_like(SHAPES, 7)
+    symmetry = mlp_symmetry(base)
+    rough = draws_of(12, SHAPES, seed=20)
+    near = Samples(jax.tree.map(lambda b, e: b + 0.02 * e, base, rough.draws))
+    mixed, permutations = permuted(symmetry, near)
     x = np.random.default_rng(0).normal(size=(40, 5))
-    traced = find_symmetry(relu_mlp, truth.mean, x)
+    traced = find_symmetry(relu_mlp, base, x)
     for objective, own in (("l2", symmetry), (Activations(relu_mlp, x), traced)):
         found = compact(mixed, symmetry=own, rebase="anchor", objective=objective, anchor=3)
         names = dict(zip([g.name for g in own.groups], permutations, strict=True))

@@ -57,6 +57,24 @@ def test_the_file_holds_what_python_gives(files, tmp_path, capsys):
     assert "3 members" in capsys.readouterr().out
 
 
+def test_looking_at_inputs(tmp_path, capsys):
+    """The embedded digits: 8 × 8 pixels, 10 classes."""
+    shapes = mlp_shapes((6,), inputs=64, outputs=10)
+    network = to_config(MLP(widths=(6,), num_classes=10), input_shape=(8, 8, 1))
+    path = save(tmp_path / "draws.safetensors", draws_of(8, shapes), network=network)
+    out = tmp_path / "q.safetensors"
+    with pytest.raises(ValueError, match="look at inputs; name --data"):
+        run(Compact((path,), out, rebase="contributions"))
+    options = {"rank": 2, "rebase": "contributions", "data": "digits", "inputs": 50}
+    run(Compact((path,), out, calibrate=True, json=True, **options))
+    report = json.loads(capsys.readouterr().out)
+    found = report["calibration"]
+    assert found["divergence"] < found["divergence_before"]
+    assert read_header(out).provenance["compaction"]["calibration"] == found
+    run(Compact((path,), out, calibrate=True, overwrite=True, **options))
+    assert "noise: diagonal" in capsys.readouterr().out
+
+
 @pytest.mark.fast
 def test_mapped_draws_are_those_of_the_file(files):
     mapped, read = open_posterior(files[0]), load(files[0])

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from onebasin.evaluation.command import DataName
+
 PROGRESS_INTERVAL = 2.0  # seconds between two lines of progress
 
 
@@ -31,12 +33,24 @@ class Compact:
     """File to write."""
     rank: int = 0
     """Rank of the covariance beside its diagonal."""
-    rebase: Literal["likelihood", "chain", "barycentre", "anchor", "none"] = "likelihood"
+    rebase: Literal["likelihood", "contributions", "chain", "barycentre", "anchor", "none"] = (
+        "likelihood"
+    )
     """Where draws are moved to."""
     anchor: int = 0
     """Draw that all go to, with --rebase anchor."""
     balance: bool = False
     """Balance the scale of ReLU units first."""
+    data: DataName | None = None
+    """Data set whose training inputs --rebase contributions and --calibrate look at."""
+    root: Path | None = None
+    """Folder with the data sets."""
+    inputs: int = 1000
+    """Training inputs to look at; no labels are used."""
+    calibrate: bool = False
+    """Scale the noise so that the Gaussian predicts as the draws do."""
+    seed: int = 0
+    """Of the noise that --calibrate draws."""
     chains: tuple[int, ...] = ()
     """Chains to use; all unless given."""
     floor: float = 1e-3
@@ -59,8 +73,9 @@ def run(config: Compact) -> None:
     import numpy as np
 
     from onebasin.commands.symmetry import file_network, network_symmetry
-    from onebasin.compaction import compact
+    from onebasin.compaction import calibrate, compact
     from onebasin.compaction.files import chains_of, open_posterior
+    from onebasin.evaluation.command import open_data
     from onebasin.posterior import save
     from onebasin.symmetry import transpositions
 
@@ -72,6 +87,13 @@ def run(config: Compact) -> None:
         if not posteriors:
             raise ValueError(f"none of the files holds a chain {config.chains[0]}")
     x = np.random.default_rng(0).standard_normal((4, *input_shape)).astype(np.float32)
+    if config.data is not None:
+        data = open_data(config.data, config.root, input_shape, str(config.files[0]))
+        x = np.asarray(data.train.x[: config.inputs])
+
+    def apply(params: Any, x: Any) -> Any:
+        return network.apply({"params": params}, x)
+
     found = compact(
         posteriors,
         symmetry=symmetry,
@@ -79,7 +101,7 @@ def run(config: Compact) -> None:
         rebase=config.rebase,
         anchor=config.anchor,
         balance=config.balance,
-        apply=lambda params, x: network.apply({"params": params}, x),
+        apply=apply,
         x=x,
         floor=config.floor,
         max_rounds=config.max_rounds,
@@ -105,11 +127,24 @@ def run(config: Compact) -> None:
         "mean_transpositions": float(swaps.mean()),
         "seconds": found.seconds,
     }
+    posterior = found.posterior
+    if config.calibrate:
+        scaled = calibrate(
+            posterior, to=found.samples, apply=apply, x=x, key=jax.random.key(config.seed)
+        )
+        posterior = scaled.posterior
+        report["calibration"] = {
+            "diagonal": scaled.diagonal,
+            "factors": scaled.factors,
+            "divergence_before": scaled.tried[1.0, 1.0],
+            "divergence": scaled.divergence,
+            "inputs": len(x),
+        }
     provenance = {**headers[0].provenance, "compaction": report}
     config.out.parent.mkdir(parents=True, exist_ok=True)
     save(
         config.out,
-        jax.block_until_ready(found.posterior),
+        posterior,
         network=headers[0].network,
         overwrite=config.overwrite,
         **provenance,
@@ -128,6 +163,8 @@ def _checked_headers(config: Compact) -> list[Any]:
         raise ValueError(f"{config.out} exists; give --overwrite to replace it, or another --out")
     if config.rank < 0:
         raise ValueError(f"rank is {config.rank}; give 0 for a diagonal Gaussian, or more")
+    if (config.calibrate or config.rebase == "contributions") and config.data is None:
+        raise ValueError("--calibrate and --rebase contributions look at inputs; name --data")
     headers = {path: read_header(path) for path in config.files}
     check_same_network(headers)
     kinds = {header.kind == "Samples" for header in headers.values()}
@@ -135,6 +172,8 @@ def _checked_headers(config: Compact) -> list[Any]:
         raise ValueError("compact takes files of draws or of other posteriors, not both at once")
     if kinds == {False} and len(headers) == 1:
         raise ValueError(f"{config.files[0]} is a Gaussian already; name draws, or more files")
+    if kinds == {False} and config.calibrate:
+        raise ValueError("--calibrate needs draws to predict like; these files hold none")
     if kinds == {False} and config.chains:
         raise ValueError("--chains chooses among the chains of draws; these files hold none")
     return list(headers.values())
@@ -160,6 +199,14 @@ def _sentence(report: dict[str, Any]) -> str:
         f"log-likelihood {report['trace'][0]:.6g} → {report['log_likelihood']:.6g}",
         f"{report['rounds']} rounds, {report['seconds']:.1f} s",
         *([] if report["converged"] else ["not converged"]),
+        *([_noise_words(report["calibration"])] if "calibration" in report else []),
         *([f"balanced {', '.join(report['balanced'])}"] if report["balanced"] else []),
     ]
     return "  ".join(words) + "\n"
+
+
+def _noise_words(found: dict[str, Any]) -> str:
+    return (
+        f"noise: diagonal ×{found['diagonal']:g}, factors ×{found['factors']:g}, divergence "
+        f"{found['divergence_before']:.3g} → {found['divergence']:.3g}"
+    )

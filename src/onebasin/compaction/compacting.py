@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -13,12 +13,14 @@ import numpy as np
 from onebasin.alignment.members import Members
 from onebasin.alignment.scores import Indices
 from onebasin.alignment.workers import Report
+from onebasin.compaction.contributions import to_contributions
 from onebasin.compaction.frame import Frame
 from onebasin.compaction.rebasing import (
     WAYS,
     by_chain,
     fitted,
     like,
+    point_of,
     to_anchor,
     to_barycentre,
     to_gaussian,
@@ -113,8 +115,9 @@ def compact(
       `Samples` of one network, whose draws are joined, or a list of other posteriors, which are
       moment-matched: variances are the mean variance plus the variance of the means.
     - `rank`: of the part of the covariance that is not diagonal; less than the number of members.
-    - `rebase`: "likelihood" (fit and move in turn), "chain" (the draws of a chain together),
-      "barycentre", "anchor" or "none"; see docs/compact.md.
+    - `rebase`: "likelihood" (fit and move in turn), "contributions" (by what units do on data,
+      needs `apply` and `x`), "chain" (the draws of a chain together), "barycentre", "anchor" or
+      "none"; see docs/compact.md.
     - `objective`, `anchor`: for `rebase="anchor"`: by `l2` or `Activations(apply, x)`, to which
       member.
     - `balance`: bring the scale of homogeneous units to a canonical balance first; True finds
@@ -146,6 +149,9 @@ def compact(
             return to_anchor(members, symmetry, anchor, objective, max_sweeps, report), True
         if way == "chain":
             return by_chain(members, chains, symmetry, **options)
+        if way == "contributions":
+            point = partial(point_of, members)
+            return to_contributions(members, point, symmetry, apply, x, **options)
         if way == "barycentre":
             return to_barycentre(members, symmetry, **options)
         return [dict(symmetry.identity().indices) for _ in range(len(members))], True

@@ -6,6 +6,7 @@
 | `anchor`      | one chosen draw, by weights or activations (their q_r)  | after one match  |
 | `barycentre`  | the mean of the others, in turn                         | at a fixed point |
 | `chain`       | the barycentre of chains, all draws of one together     | at a fixed point |
+| `contributions` | the mean of what the others' units add to the outputs | at a fixed point |
 | `likelihood`  | where the fitted Gaussian is highest, fit and move in turn | at a fixed point |
 
 A chain moves continuously, so its draws lie in one basin from the start, and its mean is known far
@@ -27,7 +28,7 @@ import numpy as np
 from onebasin.alignment.activations import Activations
 from onebasin.alignment.joint import align_many
 from onebasin.alignment.members import Members, solve_pair
-from onebasin.alignment.objective import Moments, objective_named
+from onebasin.alignment.objective import Moments, Objective, objective_named
 from onebasin.alignment.scores import Indices
 from onebasin.alignment.workers import Report, Workers
 from onebasin.compaction.frame import Frame
@@ -38,7 +39,7 @@ from onebasin.posterior.samples import Samples
 from onebasin.symmetry import Symmetry
 from onebasin.trees import Tree
 
-WAYS = ("none", "anchor", "barycentre", "chain", "likelihood")
+WAYS = ("none", "anchor", "barycentre", "chain", "contributions", "likelihood")
 STEPS = 2  # of EM after every round of moves
 POLISH = 30  # at most, of EM once nothing moves any more
 POLISHED = 1e-5  # of what EM gained so far: a step that gains less is the last
@@ -67,18 +68,20 @@ def to_anchor(
         raise ValueError(f"there is no draw {anchor} to be the anchor, only {len(members)}")
     objective = objective_named(objective)
     anchor %= len(members)
-    target = _posterior(members, anchor)
+    target = one_of(members, anchor)
     if isinstance(objective, Activations) and objective.record is None:
-        objective = _recording_once(objective, target, symmetry)
+        objective = _recording_once(objective, point_of(members, anchor), symmetry)
     still = dict(symmetry.identity().indices)
 
     def one(index: int) -> Indices:
         if index == anchor:
             return still
-        problem = objective.problem(_posterior(members, index), target, symmetry)
+        problem = objective.problem(one_of(members, index), target, symmetry)
         return solve_pair(problem, still, forward=True, max_sweeps=max_sweeps).indices
 
-    with Workers(len(members), report) as workers:
+    # JAX takes all cores itself, and its settings do not reach other threads.
+    parallel = len(members) if isinstance(objective, Objective) else 1
+    with Workers(parallel, report) as workers:
         return workers.map(one, range(len(members)), f"draws to draw {anchor}")
 
 
@@ -200,7 +203,7 @@ def like(members: Members) -> Tree:
     return first.like if hasattr(first, "like") else first
 
 
-def _posterior(members: Members, index: int) -> Any:
+def one_of(members: Members, index: int) -> Any:
     """Member `index` as a posterior of its own, scaled as the members are."""
     q: Moments = members[index]
     mean = tree_of(q.mean, members)
@@ -217,12 +220,21 @@ def _posterior(members: Members, index: int) -> Any:
     return Samples(jax.tree.map(lambda leaf: leaf[None], mean), state=state)
 
 
-def _recording_once(objective: Activations, at: Any, symmetry: Symmetry) -> Activations:
+def point_of(members: Members, index: int) -> tuple[Tree, Tree]:
+    """The params that stand for member `index` (its mean, if it is a posterior), and its state."""
+    q = one_of(members, index)
+    if isinstance(q, Samples):
+        return q.draw(0), jax.tree.map(lambda leaf: leaf[0], q.state)
+    return q.mean, None
+
+
+def _recording_once(
+    objective: Activations, at: tuple[Tree, Tree], symmetry: Symmetry
+) -> Activations:
     """The same objective with the network traced and compiled once for all members."""
     from onebasin.symmetry.recording import Recorder
 
-    params = at.draw(0) if isinstance(at, Samples) else at.mean
-    state = jax.tree.map(lambda leaf: leaf[0], at.state) if isinstance(at, Samples) else None
+    params, state = at
     recorder = Recorder(objective.apply, params, objective.x, symmetry, state)
     if recorder.unseen:
         raise ValueError(

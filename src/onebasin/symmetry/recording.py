@@ -6,9 +6,10 @@ group take in; before it (`pre_activations`) those that a layer computes, with i
 its bias. What happens inside loops cannot be seen.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -75,6 +76,37 @@ class Recorder:
     def pre_activations(self, params: Tree, state: Tree = None) -> list[jax.Array]:
         """For each of `layers`, its channels before the nonlinearity, [channels, observations]."""
         return self._pre_activations(params, self.x, self._own(state))
+
+    def contributions(self, params: Tree, x: Any, state: Tree = None) -> dict[str, jax.Array]:
+        """What each unit adds to every output on a batch, to first order: z·∂f/∂z, summed over
+        wherever in the array the unit is, [units, outputs], for every group that can be seen.
+
+        For a last hidden layer it is exactly the unit's term of the output's sum. Scaling what
+        computes a homogeneous unit and unscaling what reads it changes nothing here.
+        """
+        sources = self._sources()
+        sites = [v.site for values in sources.values() for v in values if v.site is not None]
+        arrays = self._collect(sites, params, x, self._own(state))
+        operands = (params, x, state) if self.has_state else (params, x)
+
+        def outputs(added: dict[Site, jax.Array]) -> jax.Array:
+            leaves = jax.tree.leaves(operands)
+            found = _evaluate(self.traced.jaxpr, leaves, (), set(), {}, added)
+            return jax.numpy.concatenate([out.reshape(-1) for out in found])
+
+        still = {site: jax.numpy.zeros_like(arrays[site]) for site in sites}
+        values, pull = jax.vjp(outputs, still)
+        (slopes,) = jax.vmap(pull)(jax.numpy.eye(len(values), dtype=values.dtype))
+        recorded = {}
+        for name, own in sources.items():
+            terms = []
+            for v in own:
+                if v.site is not None:
+                    products = slopes[v.site] * arrays[v.site]
+                    rows = jax.vmap(lambda a, v=v, name=name: self._rows(a, v, name))(products)
+                    terms.append(rows.sum(axis=2).T)
+            recorded[name] = jax.numpy.concatenate(terms, axis=1)
+        return recorded
 
     def _own(self, state: Tree) -> Tree:
         if (state is not None) != self.has_state:
@@ -231,9 +263,17 @@ def _atoms_of_groups(traced: Traced, symmetry: Symmetry) -> dict[Atom, str]:
 
 
 def _evaluate(
-    jaxpr: Any, operands: Sequence[Any], path: Site, wanted: set[Site], found: dict[Any, Any]
+    jaxpr: Any,
+    operands: Sequence[Any],
+    path: Site,
+    wanted: set[Site],
+    found: dict[Any, Any],
+    added: Mapping[Site, Any] = MappingProxyType({}),
 ) -> list[Any]:
-    """Run a jaxpr, entering plain calls, and keep the results computed at the wanted sites."""
+    """Run a jaxpr, entering plain calls, and keep the results computed at the wanted sites.
+
+    What is `added` to the results at some sites goes on into all that is computed from them.
+    """
     env: dict[Any, Any] = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
     env.update(zip(jaxpr.jaxpr.invars, operands, strict=True))
 
@@ -244,12 +284,13 @@ def _evaluate(
         inputs = [read(atom) for atom in eqn.invars]
         body = body_of(eqn)
         if body is not None:
-            outputs = _evaluate(body, inputs, (*path, index), wanted, found)
+            outputs = _evaluate(body, inputs, (*path, index), wanted, found, added)
         else:
             outputs = eqn.primitive.bind(*inputs, **eqn.params)
             outputs = outputs if eqn.primitive.multiple_results else [outputs]
         for i, (variable, output) in enumerate(zip(eqn.outvars, outputs, strict=True)):
-            env[variable] = output
-            if (*path, index, -1 - i) in wanted:
-                found[(*path, index, -1 - i)] = output
+            site = (*path, index, -1 - i)
+            env[variable] = output + added[site] if site in added else output
+            if site in wanted:
+                found[site] = output
     return [read(atom) for atom in jaxpr.jaxpr.outvars]
