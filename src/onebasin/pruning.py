@@ -178,4 +178,6 @@ def pruning_curve(
         kept.append(found.kept)
         hits.append(measures.accuracy(probs, y))
         losses.append(measures.nll(probs, y))
-    return PruningCurve(*map(np.array, (kept, hits, losses)), by, scope, len(y))
+    return PruningCurve(
+        np.array(kept), np.array(hits), np.array(losses), by, scope, num_examples=len(y)
+    )

@@ -67,7 +67,7 @@ def run(config: Prune) -> None:
     from onebasin.sparse import save_sparse
 
     (posterior,) = opened.posteriors
-    rule = {"by": config.by, "scope": config.scope}
+    rule: dict[str, Any] = {"by": config.by, "scope": config.scope}
     mean, std = posterior.moments()
     found = prune(mean, std, keep=config.keep, **rule)
     report: dict[str, Any] = {

@@ -12,6 +12,7 @@ shows by how much, and is the ceiling of what any stand-in can be seen to reach.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -94,7 +95,7 @@ class ReferenceTable:
     def table(self) -> str:
         """The table as text, one row for each posterior; ± is one standard error over draws."""
         heads = ("", "agreement", "TV", "NLL", "calibration", "accuracy %", "of the mean %")
-        lines = [heads]
+        lines: list[tuple[str, ...]] = [heads]
         for row in self.rows:
             mean = "–" if row.mean_accuracy is None else f"{100 * row.mean_accuracy:.2f}"
             percent = Estimate(100 * row.accuracy.value, 100 * row.accuracy.stderr)
@@ -156,7 +157,7 @@ def reference_table(
     whole = reference.num_draws if isinstance(reference, Samples) else samples
 
     def grouped(name: str, q: Any, count: int) -> Grouped:
-        report = None if progress is None else (lambda done, total: progress(name, done, total))
+        report = None if progress is None else partial(progress, name)
         return grouped_predictive(
             q, apply, x, key=subkey(key, name), samples=count, groups=groups,
             batch_size=batch_size, progress=report,

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from onebasin.evaluation.transposition_studies import Dynamics, Interpolated, Planted, spread
 from onebasin.report.style import COLOURS, COLUMN, DASHES, MARKERS, PAGE, paper
@@ -69,7 +70,9 @@ def dynamics_figure(records: Sequence[Dynamics]) -> Figure:
             first = min(record.epoch for record in records if record.epoch > 0)
             ax.set_xscale("symlog", linthresh=first, linscale=0.3)
             ax.set_xlim(0, max(record.epoch for record in records))
+            _plain(ax.xaxis, (0, 0.01, 0.1, 1, 10, 100, 1000), above=2 * first)
             ax.set_yscale("log")
+            _plain(ax.yaxis, (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20))
             ax.set_xlabel("epochs of training")
             ax.set_title("as trained" if name == "before" else "$W_1$ rebased onto $W_0$")
         axes[0].set_ylabel("negative log likelihood\n(nats per example)")
@@ -84,6 +87,13 @@ def _band(ax: Any, curve: tuple[np.ndarray, np.ndarray, np.ndarray], name: str, 
     if np.isfinite(std).any():
         low, high = mean - np.nan_to_num(std), mean + np.nan_to_num(std)
         ax.fill_between(x, low, high, color=COLOURS[k], alpha=0.2, linewidth=0)
+
+
+def _plain(axis: Any, ticks: tuple[float, ...], above: float = 0.0) -> None:
+    """Ticks with plain numbers; zero and those `above` a value, so that they keep apart."""
+    axis.set_major_locator(FixedLocator([t for t in ticks if t == 0 or t > above]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def _some(records: Sequence[Any]) -> None:
