@@ -34,7 +34,7 @@ def test_barriers(folder):
 def test_width(folder):
     (claim,) = claims(folder, "width").values()
     assert claim["verdict"] == SMALLER
-    narrow, wide = (numbers(folder, "width", f"width-{w}")["after"] for w in (8, 64))
+    narrow, wide = (numbers(folder, "width", f"width-{w}")["after"] for w in (8, 128))
     assert wide["barrier"] < narrow["barrier"]
 
 
@@ -63,7 +63,7 @@ def test_kl_against_w2(folder):
 def test_timings(folder):
     found = claims(folder, "timings")
     assert found["Alignment takes under a minute"]["verdict"] == SMALLER
-    seconds = numbers(folder, "timings", "all")["width-64"]
+    seconds = numbers(folder, "timings", "all")["width-128"]
     assert len(seconds["l2"]) == len(seconds["w2"]) == 5
 
 

@@ -220,7 +220,7 @@ def test_verdicts(holds, fits_met, published_scale, verdict):
 
 @pytest.mark.fast
 def test_numbers_are_written_to_the_digits_their_errors_allow():
-    assert plus_minus(1.92345, 0.0061) == "1.9234 ± 0.0061"
+    assert plus_minus(1.9237, 0.0061) == "1.9237 ± 0.0061"
     assert plus_minus(12.3, 4.0) == "12.3 ± 4.0"
     assert plus_minus(0.0, 1.5e-5) == "0 ± 2e-05"
     assert plus_minus(0.5, None) == plus_minus(0.5, 0.0) == "0.5"

@@ -118,7 +118,7 @@ def compacted(draws: File, config: Compact) -> Stage:
 
 TOY = Sources(
     Setting("digits", width=12, depth=1, prior_variance=1.0, limit=500),
-    HMC(draws=16, warmup=40, chains=8, leapfrog_steps=30, step_size=0.02),
+    HMC(draws=16, warmup=40, chains=8, leapfrog_steps=20, step_size=0.02),
     Ensemble(members=5, epochs=80, batch_size=125, learning_rate=1e-2),
     VI(epochs=100, batch_size=125, learning_rate=1e-2),
 )

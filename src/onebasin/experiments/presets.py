@@ -4,7 +4,7 @@ from onebasin.experiments.setting import Setting
 from onebasin.inference.methods import MAP, VI
 
 # toy: the embedded digits; seconds.
-TOY = Setting("digits", width=64, depth=2, prior_variance=0.3)
+TOY = Setting("digits", width=128, depth=2, prior_variance=0.1)
 TOGETHER = 3  # posteriors in one program
 TOY_VI = VI(epochs=60, batch_size=250, learning_rate=1e-2)
 TOY_MAP = MAP(epochs=60, batch_size=250, learning_rate=1e-2)

@@ -41,14 +41,14 @@ class PriorTemperature:
 
 
 TOY = PriorTemperature(
-    presets.TOY,
-    (0.1, 0.3),
+    replace(presets.TOY, width=32),
+    (0.1, 0.4),
     (0.1, 1.0),
     presets.TOY_VI,
     0.9,
     0.25,
     Sizes(9, 32),
-    together=presets.TOGETHER,
+    together=2,
 )
 CPU = PriorTemperature(
     replace(presets.MNIST, width=256),

@@ -43,7 +43,7 @@ class Timings:
     together: int = 0
 
 
-TOY = Timings(presets.TOY, (8, 64), presets.TOY_VI, rounds=5, together=presets.TOGETHER)
+TOY = Timings(presets.TOY, (8, 128), presets.TOY_VI, rounds=5, together=presets.TOGETHER)
 CPU = Timings(presets.MNIST, (64, 128, 256, 512), presets.CPU_VI, rounds=5)
 PAPER = Timings(presets.MNIST, (64, 128, 256, 512, 1024), presets.PAPER_VI_MNIST, rounds=5)
 

@@ -31,7 +31,7 @@ class Width:
         return {f"width-{w}": replace(self.setting, width=w) for w in self.widths}
 
 
-TOY = Width(presets.TOY, (8, 64), presets.TOY_VI, 0.9, Sizes(9, 32), together=presets.TOGETHER)
+TOY = Width(presets.TOY, (8, 128), presets.TOY_VI, 0.9, Sizes(9, 32), together=presets.TOGETHER)
 CPU = Width(presets.MNIST, (64, 128, 256, 512), presets.CPU_VI, 0.96, Sizes(7, 32, examples=5000))
 PAPER = Width(
     presets.MNIST, (64, 128, 256, 512, 1024), presets.PAPER_VI_MNIST, 0.96, Sizes(25, 128)
