@@ -46,7 +46,7 @@ class Table1:
 
 
 TOY = Table1(draws.TOY, rank=20, samples=60, accuracy=0.9)
-CPU = Table1(draws.CPU, rank=60, samples=200, accuracy=0.92)
+CPU = Table1(draws.CPU, rank=40, samples=200, accuracy=0.92)
 PAPER = Table1(draws.PAPER, rank=60, samples=100, accuracy=0.98)
 
 
