@@ -138,7 +138,7 @@ def _write_page(
 
     before, after = (profiles[name] for name in ("as fitted", "aligned"))
 
-    def claim(text: str, holds: bool, **what: str) -> Claim:
+    def claim(text: str, holds: bool, **what: Any) -> Claim:
         conditions = "MLP 2×64 on the embedded digits, 355 test images, 64 draws"
         return judge(text, holds, conditions=conditions, published_scale=False, **what)
 

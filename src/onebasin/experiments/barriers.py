@@ -172,12 +172,9 @@ def _plan(part: Part, together: int) -> dict[str, Stage]:
     q0, q1 = fits(part.setting, part.vi, 2, together=together)
     m0, m1 = fits(part.setting, part.map, 2, together=together)
     by = {
-        name: aligned(Align(part.setting, objective), *pair)
-        for name, objective, pair in [
-            ("l2", "l2", (q0, q1)),
-            ("w2", "w2", (q0, q1)),
-            ("mode", "l2", (m0, m1)),
-        ]
+        "l2": aligned(Align(part.setting, "l2"), q0, q1),
+        "w2": aligned(Align(part.setting, "w2"), q0, q1),
+        "mode": aligned(Align(part.setting, "l2"), m0, m1),
     }
     moved = {name: stage["posterior.safetensors"] for name, stage in by.items()}
     stages: dict[str, Stage] = {f"align-{name}": stage for name, stage in by.items()}
