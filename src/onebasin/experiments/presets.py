@@ -15,7 +15,7 @@ FASHION = Setting("fashion-mnist", prior_variance=0.01)
 CIFAR10 = Setting("cifar10", prior_variance=0.0025)
 CIFAR10_RESNET = Setting("cifar10", "resnet20", width=16, prior_variance=0.01)
 CIFAR100_RESNET = Setting("cifar100", "resnet20", width=16, prior_variance=0.01)
-CPU_VI = VI(epochs=60)
+CPU_VI = VI(epochs=30)
 CPU_MAP = MAP(epochs=30)
 
 # paper: appendix D and table 1 of Rossi et al. The optimiser is not stated; with plain gradient
