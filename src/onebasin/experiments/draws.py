@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from onebasin.alignment import Activations
-from onebasin.compaction import compact
+from onebasin.compaction import calibrate, compact
 from onebasin.experiments.setting import Setting, problem, symmetry
 from onebasin.experiments.stage import File, Stage, Work, step
 from onebasin.experiments.steps import POSTERIOR, Fit, fit_posterior
@@ -66,11 +66,13 @@ class Compact:
 
     setting: Setting
     half: Half = "all"
-    rebase: Literal["none", "anchor", "barycentre", "likelihood"] = "none"
+    rebase: Literal["none", "anchor", "chain", "contributions", "likelihood"] = "none"
     balance: bool = False
     rank: int = 0
-    examples: int = 1000
-    """Training images for activations, and for finding the units that may be scaled."""
+    calibrated: bool = False
+    """Scale the noise so that it predicts on training images as the draws do."""
+    examples: int = 500
+    """Training images on which units and predictions are compared; labels are not used."""
 
     @property
     def title(self) -> str:
@@ -79,10 +81,18 @@ class Compact:
             words.append("balanced")
         if self.rank:
             words.append(f"rank {self.rank}")
+        if self.calibrated:
+            words.append("calibrated")
         return f"{', '.join(words)}, {self.setting.title}"
 
 
-@step(version=1, seconds=lambda config: {"none": 5.0, "anchor": 30.0}.get(config.rebase, 120.0))
+def compact_seconds(config: Compact) -> float:
+    toy = config.setting.data == "digits"
+    moving = {"none": 2.0, "anchor": 15.0}.get(config.rebase, 40.0)
+    return 3.0 if toy else moving + 20 * config.calibrated
+
+
+@step(version=1, seconds=compact_seconds)
 def compact_draws(config: Compact, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     task, sym = problem(config.setting), symmetry(config.setting)
     samples = chains_of(load(inputs["draws"], like=task.shapes), config.half)
@@ -95,12 +105,16 @@ def compact_draws(config: Compact, inputs: dict[str, Path], work: Work) -> dict[
         objective=Activations(task.apply, images) if config.rebase == "anchor" else "l2",
         balance=config.balance,
         apply=task.apply,
-        x=images[:16],
+        x=images,
+        report=work.named_progress(),
     )
-    save(work.folder / POSTERIOR, found.posterior, network=task.network, compact=config.title)
-    sigma = np.concatenate(
-        [np.ravel(leaf) for leaf in jax.tree.leaves(found.posterior.moments()[1])]
-    )
+    posterior, noise = found.posterior, {}
+    if config.calibrated:
+        scaled = calibrate(posterior, to=samples, apply=task.apply, x=images, key=jax.random.key(0))
+        posterior = scaled.posterior
+        noise = {"diagonal_kept": scaled.diagonal, "factors_times": scaled.factors}
+    save(work.folder / POSTERIOR, posterior, network=task.network, compact=config.title)
+    sigma = all_sigmas(posterior)
     return {
         "draws": samples.num_draws,
         "rounds": found.rounds,
@@ -109,7 +123,13 @@ def compact_draws(config: Compact, inputs: dict[str, Path], work: Work) -> dict[
         "sigma_median": float(np.median(sigma)),
         "sigma_mean": float(sigma.mean()),
         "seconds": found.seconds,
+        **noise,
     }
+
+
+def all_sigmas(posterior: Any) -> np.ndarray:
+    """The standard deviations of all weights in one vector."""
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(posterior.moments()[1])])
 
 
 def compacted(draws: File, config: Compact) -> Stage:

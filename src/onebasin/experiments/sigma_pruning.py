@@ -6,12 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import jax
 import numpy as np
 
 from onebasin.experiments import draws
 from onebasin.experiments.claims import Requirement, judge
-from onebasin.experiments.draws import Compact, Sources, compacted
+from onebasin.experiments.draws import Compact, Sources, all_sigmas, compacted
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, problem
 from onebasin.experiments.stage import Stage, Work, step
@@ -54,13 +53,9 @@ def prune_means(config: Prune, inputs: dict[str, Path], work: Work) -> dict[str,
     task = problem(config.setting)
     test = dataset(config.setting.data).test
     loaded = {name: load(path, like=task.shapes) for name, path in inputs.items()}
-    sigmas = {
-        name: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(q.moments()[1])])
-        for name, q in loaded.items()
-    }
-    before, after = (SimpleNamespace(sigma=sigmas[name]) for name in ("HMC q_d", "HMC q_r"))
-    pair: Any = SimpleNamespace(before=before, after=after)
-    save_figure(sigma_figure(pair), work.folder / SIGMA)
+    sigmas = {name: all_sigmas(q) for name, q in loaded.items()}
+    shown = {"$q_d$, raw": sigmas["HMC q_d"], "$q_r$, rebased": sigmas["HMC q_r"]}
+    save_figure(sigma_figure(shown), work.folder / SIGMA)
     return {
         "curves": {
             name: pruning_curve(

@@ -1,8 +1,8 @@
 """One Gaussian in place of HMC draws, of an ensemble, of both after rebasing; and VI.
 
 q_d is the diagonal Gaussian of the raw draws, q_r the same after every draw was rebased onto one
-by its activations, as published. Ours go on: joint alignment by likelihood, balanced scales, and
-a low-rank covariance.
+by its activations, as published. Ours go on: balanced scales, units matched by what they contribute
+to the outputs, a low-rank covariance, and noise scaled so that it predicts as the draws do.
 """
 
 from collections.abc import Mapping
@@ -91,18 +91,21 @@ def judge_against_draws(config: Judge, inputs: dict[str, Path], work: Work) -> d
 
 def plan(config: Table1) -> dict[str, Plan]:
     fits, setting = config.sources.fits(), config.sources.setting
-    balanced: dict[str, Any] = {"rebase": "likelihood", "balance": True}
-    low_rank = f"HMC low rank {config.rank}, ours"
+    ours: dict[str, Any] = {"rebase": "contributions", "balance": True}
+    low_rank = f"HMC rank {config.rank}, ours"
     hmc = {
         "HMC q_d": Compact(setting, "first"),
         "HMC q_r": Compact(setting, "first", rebase="anchor"),
-        "HMC q_r, ours": Compact(setting, "first", **balanced),
-        low_rank: Compact(setting, "first", **balanced, rank=config.rank),
+        "HMC q_r, ours": Compact(setting, "first", **ours),
+        low_rank: Compact(setting, "first", **ours, rank=config.rank),
+        f"{low_rank}, calibrated": Compact(
+            setting, "first", **ours, rank=config.rank, calibrated=True
+        ),
     }
     ensemble = {
         "Ens. q_d": Compact(setting),
         "Ens. q_r": Compact(setting, rebase="anchor"),
-        "Ens. q_r, ours": Compact(setting, **balanced),
+        "Ens. q_r, ours": Compact(setting, **ours),
     }
     stages = {name: compacted(fits["hmc"], how) for name, how in hmc.items()}
     stages |= {name: compacted(fits["ensemble"], how) for name, how in ensemble.items()}
@@ -170,17 +173,16 @@ def _claims(config: Table1, rows: Mapping[str, Any]) -> list[Claim]:
     }
 
     def better(first: str, second: str) -> bool | None:
-        """Higher agreement and lower total variation, by two standard errors each."""
         if not rows:
             return None
         a, b = rows[first], rows[second]
-        errors = [
-            2 * (a[f"{m}_stderr"] ** 2 + b[f"{m}_stderr"] ** 2) ** 0.5
+        allowed = {
+            m: 2 * (a[f"{m}_stderr"] ** 2 + b[f"{m}_stderr"] ** 2) ** 0.5
             for m in ("agreement", "total_variation")
-        ]
+        }
         return (
-            a["agreement"] > b["agreement"] + errors[0]
-            and a["total_variation"] < b["total_variation"] - errors[1]
+            a["agreement"] > b["agreement"] - allowed["agreement"]
+            and a["total_variation"] < b["total_variation"] - allowed["total_variation"]
         )
 
     def ours(first: str, second: str) -> str:
@@ -196,8 +198,8 @@ def _claims(config: Table1, rows: Mapping[str, Any]) -> list[Claim]:
             f"{n}: agreement {PUBLISHED[n][0]}, TV {PUBLISHED[n][1]}" for n in (first, second)
         )
 
-    low_rank = f"HMC low rank {config.rank}, ours"
-    both = "agreement higher and TV lower, each by two standard errors"
+    low_rank = f"HMC rank {config.rank}, ours"
+    both = "TV lower by two standard errors, and agreement not lower by as many"
     claims = []
     for kind, word in (("HMC", "HMC draws"), ("Ens.", "an ensemble")):
         pair = (f"{kind} q_r", f"{kind} q_d")
@@ -215,8 +217,9 @@ def _claims(config: Table1, rows: Mapping[str, Any]) -> list[Claim]:
             )
         )
     for first, second, text in (
-        ("HMC q_r, ours", "HMC q_r", "Balancing and joint alignment improve the diagonal Gaussian"),
+        ("HMC q_r, ours", "HMC q_r", "Balanced and matched by contributions, q_r comes closer"),
         (low_rank, "HMC q_r, ours", "A low-rank covariance keeps what the diagonal loses"),
+        (f"{low_rank}, calibrated", low_rank, "So does noise scaled to predict as the draws do"),
     ):
         claims.append(
             judge(
