@@ -19,24 +19,25 @@ class Reproduce:
 
     Finished stages are kept in the folder and shared; the same command goes on after a stop.
 
-    Example: onebasin reproduce barriers --preset cpu --out runs/cpu
-    Example: onebasin reproduce all --preset toy --out runs/toy
+    Example: onebasin reproduce barriers width --preset cpu --out runs/cpu
     """
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Experiments, or 'all'."""
+    names: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]")
+    ] = ()
+    """Experiments (see --list), or 'all'."""
     preset: Literal["toy", "cpu", "paper"] = "cpu"
-    """toy: embedded digits, seconds; cpu: real data, two cores; paper: as published, for GPUs."""
+    """Embedded digits in seconds; real data on two cores; the published sizes, for GPUs."""
     out: Path | None = None
     """Folder for records, figures and stages; by default runs/PRESET."""
     parts: tuple[str, ...] = ()
-    """Only these parts of the experiment, optional ones among them."""
+    """Only these parts of the experiment."""
     list: bool = False
     """Show the experiments."""
     dry_run: bool = False
     """Show the stages with estimated times, write plan.json, and run nothing."""
     adopt: tuple[Path, ...] = ()
-    """Posterior files of finished fits to take in place of fitting the same again."""
+    """Files of finished fits to take in place of fitting the same again."""
     quiet: bool = False
     """No progress."""
 

@@ -15,7 +15,7 @@ class Report:
     Example: onebasin report runs/cpu --out page.html
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
     """Run folders, or single records (JSON files)."""
     out: Path = Path("report.html")
     """Page to write."""
