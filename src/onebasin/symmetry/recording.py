@@ -86,7 +86,7 @@ class Recorder:
         """
         sources = self._sources()
         sites = [v.site for values in sources.values() for v in values if v.site is not None]
-        arrays = self._collect(sites, params, x, self._own(state))
+        arrays = self.collect(sites, params, x, self._own(state))
         operands = (params, x, state) if self.has_state else (params, x)
 
         def outputs(added: dict[Site, jax.Array]) -> jax.Array:
