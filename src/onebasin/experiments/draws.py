@@ -69,10 +69,8 @@ class Compact:
     rebase: Literal["none", "anchor", "chain", "contributions", "likelihood"] = "none"
     balance: bool = False
     rank: int = 0
-    calibrated: bool = False
-    """Scale the noise so that it predicts on training images as the draws do."""
     examples: int = 500
-    """Training images on which units and predictions are compared; labels are not used."""
+    """Training images on which units are compared; labels are not used."""
 
     @property
     def title(self) -> str:
@@ -81,15 +79,13 @@ class Compact:
             words.append("balanced")
         if self.rank:
             words.append(f"rank {self.rank}")
-        if self.calibrated:
-            words.append("calibrated")
         return f"{', '.join(words)}, {self.setting.title}"
 
 
 def compact_seconds(config: Compact) -> float:
     toy = config.setting.data == "digits"
     moving = {"none": 2.0, "anchor": 15.0}.get(config.rebase, 40.0)
-    return 3.0 if toy else moving + 20 * config.calibrated
+    return 3.0 if toy else moving
 
 
 @step(version=1, seconds=compact_seconds)
@@ -108,13 +104,8 @@ def compact_draws(config: Compact, inputs: dict[str, Path], work: Work) -> dict[
         x=images,
         report=work.named_progress(),
     )
-    posterior, noise = found.posterior, {}
-    if config.calibrated:
-        scaled = calibrate(posterior, to=samples, apply=task.apply, x=images, key=jax.random.key(0))
-        posterior = scaled.posterior
-        noise = {"diagonal_kept": scaled.diagonal, "factors_times": scaled.factors}
-    save(work.folder / POSTERIOR, posterior, network=task.network, compact=config.title)
-    sigma = all_sigmas(posterior)
+    save(work.folder / POSTERIOR, found.posterior, network=task.network, compact=config.title)
+    sigma = all_sigmas(found.posterior)
     return {
         "draws": samples.num_draws,
         "rounds": found.rounds,
@@ -123,7 +114,6 @@ def compact_draws(config: Compact, inputs: dict[str, Path], work: Work) -> dict[
         "sigma_median": float(np.median(sigma)),
         "sigma_mean": float(sigma.mean()),
         "seconds": found.seconds,
-        **noise,
     }
 
 
@@ -132,8 +122,41 @@ def all_sigmas(posterior: Any) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(posterior.moments()[1])])
 
 
+@dataclass(frozen=True)
+class Calibrate:
+    """Scale a Gaussian's noise so that it predicts on training images as the draws do."""
+
+    setting: Setting
+    half: Half
+    examples: int = 500
+
+    @property
+    def title(self) -> str:
+        return f"on {self.examples} images, {self.setting.title}"
+
+
+@step(version=1, seconds=lambda config: 3.0 if config.setting.data == "digits" else 20.0)
+def calibrate_noise(config: Calibrate, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
+    task = problem(config.setting)
+    posterior, samples = (load(inputs[n], like=task.shapes) for n in ("posterior", "draws"))
+    found = calibrate(
+        posterior,
+        to=chains_of(samples, config.half),
+        apply=task.apply,
+        x=task.x[: config.examples],
+        key=jax.random.key(0),
+    )
+    save(work.folder / POSTERIOR, found.posterior, network=task.network, calibrated=config.title)
+    return {"diagonal_kept": found.diagonal, "factors_times": found.factors}
+
+
 def compacted(draws: File, config: Compact) -> Stage:
     return Stage(compact_draws, config, {"draws": draws})
+
+
+def calibrated(draws: File, posterior: Stage, config: Calibrate) -> Stage:
+    files = {"draws": draws, "posterior": posterior[POSTERIOR]}
+    return Stage(calibrate_noise, config, files)
 
 
 TOY = Sources(

@@ -15,7 +15,15 @@ import jax
 from onebasin.evaluation.reference import reference_table
 from onebasin.experiments import draws
 from onebasin.experiments.claims import Claim, Requirement, judge, plus_minus
-from onebasin.experiments.draws import Compact, Half, Sources, chains_of, compacted
+from onebasin.experiments.draws import (
+    Calibrate,
+    Compact,
+    Half,
+    Sources,
+    calibrated,
+    chains_of,
+    compacted,
+)
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, flops, problem
 from onebasin.experiments.stage import Stage, Work, step
@@ -98,9 +106,6 @@ def plan(config: Table1) -> dict[str, Plan]:
         "HMC q_r": Compact(setting, "first", rebase="anchor"),
         "HMC q_r, ours": Compact(setting, "first", **ours),
         low_rank: Compact(setting, "first", **ours, rank=config.rank),
-        f"{low_rank}, calibrated": Compact(
-            setting, "first", **ours, rank=config.rank, calibrated=True
-        ),
     }
     ensemble = {
         "Ens. q_d": Compact(setting),
@@ -108,10 +113,14 @@ def plan(config: Table1) -> dict[str, Plan]:
         "Ens. q_r, ours": Compact(setting, **ours),
     }
     stages = {name: compacted(fits["hmc"], how) for name, how in hmc.items()}
+    stages[f"{low_rank}, calibrated"] = calibrated(
+        fits["hmc"], stages[low_rank], Calibrate(setting, "first")
+    )
+    from_hmc = tuple(stages)
     stages |= {name: compacted(fits["ensemble"], how) for name, how in ensemble.items()}
     files = {
         "HMC samples": fits["hmc"],
-        **{name: stages[name][POSTERIOR] for name in hmc},
+        **{name: stages[name][POSTERIOR] for name in from_hmc},
         "Ens. samples": fits["ensemble"],
         **{name: stages[name][POSTERIOR] for name in ensemble},
         "VI": fits["vi"],

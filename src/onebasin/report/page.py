@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onebasin import __version__
+from onebasin.experiments import EXPERIMENTS
 from onebasin.experiments.record import read_record
 from onebasin.report.page_style import CSS
 from onebasin.report.page_svg import inline_svg
@@ -35,7 +36,7 @@ class Source:
 
 
 def find_records(paths: Sequence[Path]) -> list[Source]:
-    """The records in run folders, or the record files themselves, each once."""
+    """The records in run folders, or the record files themselves, each once, in a set order."""
     found: dict[Path, Source] = {}
     for path in paths:
         if not path.exists():
@@ -48,7 +49,13 @@ def find_records(paths: Sequence[Path]) -> list[Source]:
                 found[file.resolve()] = Source(read_record(file), file.parent)
         if path.is_dir() and len(found) == before:
             raise ValueError(f"{path} holds no records; run `onebasin reproduce` into it first")
-    return list(found.values())
+    order = [*EXPERIMENTS]
+    return sorted(
+        found.values(),
+        key=lambda s: (
+            order.index(s.record["experiment"]) if s.record["experiment"] in order else len(order)
+        ),
+    )
 
 
 def render(sources: Sequence[Source], title: str = "What was reproduced") -> str:
