@@ -41,19 +41,14 @@ usage: onebasin COMMAND [OPTIONS]
 
 Move posteriors of Bayesian neural networks into one basin.
 
-commands:
+commands (`onebasin COMMAND --help` for a command's own options):
 {commands}
 
-options:
-  -h, --help     this text; `onebasin COMMAND --help` for a command's own
-  --version      print the version
-  --debug        show the traceback of an error
+options: -h, --help; --version; --debug shows the traceback of an error
 
 examples:
   onebasin demo
-  onebasin fit vi --data digits --width 64 --epochs 50 --seed 0 --out q0.safetensors
   onebasin align q1.safetensors --to q0.safetensors --out moved.safetensors
-  onebasin barrier q0.safetensors q1.safetensors --data digits --align w2
 """
 
 
