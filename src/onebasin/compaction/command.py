@@ -37,12 +37,14 @@ class Compact:
         "likelihood"
     )
     """Where draws are moved to."""
+    fit: Literal["weights", "outputs"] = "weights"
+    """What the Gaussian is made to match: weights, or how outputs vary."""
     anchor: int = 0
     """Draw that all go to, with --rebase anchor."""
     balance: bool = False
     """Balance the scale of ReLU units first."""
     data: DataName | None = None
-    """Data set whose training inputs --rebase contributions and --calibrate look at."""
+    """Data set whose training inputs --rebase, --fit and --calibrate look at."""
     root: Path | None = None
     """Folder with the data sets."""
     inputs: int = 1000
@@ -99,6 +101,7 @@ def run(config: Compact) -> None:
         symmetry=symmetry,
         rank=config.rank,
         rebase=config.rebase,
+        fit=config.fit,
         anchor=config.anchor,
         balance=config.balance,
         apply=apply,
@@ -116,6 +119,7 @@ def run(config: Compact) -> None:
         "members": len(found.members),
         "rank": config.rank,
         "rebase": config.rebase,
+        "fit": config.fit,
         "start": found.start,
         "balanced": sorted(found.scales) if found.scales else [],
         "not_balanced": left_out,
@@ -163,8 +167,11 @@ def _checked_headers(config: Compact) -> list[Any]:
         raise ValueError(f"{config.out} exists; give --overwrite to replace it, or another --out")
     if config.rank < 0:
         raise ValueError(f"rank is {config.rank}; give 0 for a diagonal Gaussian, or more")
-    if (config.calibrate or config.rebase == "contributions") and config.data is None:
-        raise ValueError("--calibrate and --rebase contributions look at inputs; name --data")
+    looks = config.calibrate or config.rebase == "contributions" or config.fit == "outputs"
+    if looks and config.data is None:
+        raise ValueError(
+            "--calibrate, --rebase contributions and --fit outputs look at inputs; name --data"
+        )
     headers = {path: read_header(path) for path in config.files}
     check_same_network(headers)
     kinds = {header.kind == "Samples" for header in headers.values()}

@@ -15,6 +15,7 @@ from onebasin.alignment.scores import Indices
 from onebasin.alignment.workers import Report
 from onebasin.compaction.contributions import to_contributions
 from onebasin.compaction.frame import Frame
+from onebasin.compaction.outputs import output_directions
 from onebasin.compaction.rebasing import (
     WAYS,
     by_chain,
@@ -44,6 +45,8 @@ class Compacted:
     """One for each member, stacked."""
     trace: tuple[float, ...]
     """Mean log-likelihood of the members: at the start, after every round, and at the end."""
+    log_likelihood: float
+    """Mean log-density of the members under the posterior."""
     rebase: str
     start: str
     """Where `likelihood` began: `chain` or `barycentre`."""
@@ -57,11 +60,6 @@ class Compacted:
     members: Members = field(repr=False)
     symmetry: Symmetry = field(repr=False)
     scale_symmetry: ScaleSymmetry | None = field(repr=False)
-
-    @property
-    def log_likelihood(self) -> float:
-        """Mean log-density of the members under the posterior."""
-        return self.trace[-1]
 
     @cached_property
     def samples(self) -> Any:
@@ -96,6 +94,7 @@ def compact(
     symmetry: Symmetry,
     rank: int = 0,
     rebase: str = "likelihood",
+    fit: str = "weights",
     objective: Any = "l2",
     anchor: int = 0,
     balance: bool | ScaleSymmetry = False,
@@ -118,6 +117,9 @@ def compact(
     - `rebase`: "likelihood" (fit and move in turn), "contributions" (by what units do on data,
       needs `apply` and `x`), "chain" (the draws of a chain together), "barycentre", "anchor" or
       "none"; see docs/compact.md.
+    - `fit`: "weights" (maximum likelihood; marginal variances are the members' own), or
+      "outputs" (made to predict: factors along which the outputs on `x` vary most, scaled to
+      carry all of their variance, and hardly any independent noise).
     - `objective`, `anchor`: for `rebase="anchor"`: by `l2` or `Activations(apply, x)`, to which
       member.
     - `balance`: bring the scale of homogeneous units to a canonical balance first; True finds
@@ -134,6 +136,7 @@ def compact(
         raise ValueError(f"there is no way to rebase '{rebase}'; use one of {', '.join(WAYS)}")
     members = _members(samples)
     _check_rank(rank, len(members))
+    _check_fit(fit, rank, apply, x)
     symmetry.check_shapes(like(members))
     scales, scale_symmetry = None, None
     if balance is not False:
@@ -164,21 +167,25 @@ def compact(
         indices, converged = placed(way)
         fits[way] = fitted(Frame(members, symmetry, indices), rank, floor), converged
     start = max(fits, key=lambda way: fits[way][0].mean_log_likelihood)
-    fit, converged = fits.pop(start)
+    gaussian, converged = fits.pop(start)
     fits.clear()
     found = to_gaussian(
-        fit,
+        gaussian,
         max_rounds=max_rounds if rebase == "likelihood" else 0,
         tolerance=tolerance,
         max_sweeps=max_sweeps,
         report=report,
     )
-    frame = fit.frame
+    if fit == "outputs":
+        point = partial(point_of, members)
+        gaussian.project(*output_directions(point, len(members), rank, apply, x))
+    frame = gaussian.frame
     permutations = stack([Permutation(indices) for indices in frame.indices])
     return Compacted(
-        posterior=_posterior(fit, members, _mean_state(members, symmetry, permutations)),
+        posterior=_posterior(gaussian, members, _mean_state(members, symmetry, permutations)),
         permutations=permutations,
         trace=found.trace,
+        log_likelihood=gaussian.mean_log_likelihood,
         rebase=rebase,
         start=start,
         rounds=found.rounds,
@@ -227,6 +234,15 @@ def _check_rank(rank: int, members: int) -> None:
             f"rank is {rank}, and {members} members span only {members - 1} directions; "
             f"give at most {members - 1}"
         )
+
+
+def _check_fit(fit: str, rank: int, apply: Any, x: Any) -> None:
+    if fit not in ("weights", "outputs"):
+        raise ValueError(f"there is no fit '{fit}'; use weights or outputs")
+    if fit == "outputs" and rank == 0:
+        raise ValueError("fit='outputs' puts all variance into factors; give a rank above 0")
+    if fit == "outputs" and (apply is None or x is None):
+        raise ValueError("fit='outputs' needs apply and x, to see how the draws predict")
 
 
 def _scale_symmetry(

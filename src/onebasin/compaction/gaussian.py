@@ -96,7 +96,7 @@ class Fit:
         members = len(frame.members)
         directions = np.zeros((members, 0))
         if rank:
-            directions = _leading(_gram(frame, total), rank)
+            directions = leading(_gram(frame, total), rank)
         # With orthonormal directions V as √n·V in place of z, and A = I, a step of EM projects
         # the members on them: F = Vᵀx/√n, and D is what is left of every coordinate's variance.
         self._maximise(np.sqrt(members) * directions, np.eye(rank), None)
@@ -104,6 +104,23 @@ class Fit:
     @property
     def mean_log_likelihood(self) -> float:
         return self.expectations.mean_log_likelihood()
+
+    def project(self, directions: np.ndarray, strength: float) -> None:
+        """Members projected on directions V [members, rank], F = strength·Vᵀx/√n; D its floor."""
+        members, rank = directions.shape
+        weights = (strength / np.sqrt(members) * directions.T).astype(self.frame.dtype)
+        found = Expectations.none(members, rank)
+        factors: dict[str, np.ndarray] = {}
+        variances: dict[str, np.ndarray] = {}
+        for block in self.frame.blocks():
+            _, centred = _centred(block)
+            loadings = weights @ centred
+            variance = np.full(loadings.shape[1], self.floors[block.leaf])
+            found.add(centred, block.variance, variance, loadings)
+            _put(factors, self.frame, block, loadings)
+            _put(variances, self.frame, block, variance)
+        self.gaussian = Gaussian(self.gaussian.mean, variances, factors)
+        self.expectations = found
 
     def recentre(self) -> None:
         """After members moved: the best mean, and the expectations under it."""
@@ -186,7 +203,7 @@ def _total_variances(frame: Frame, floor: float) -> tuple[dict[str, np.ndarray],
     return {leaf: np.maximum(v, floors[leaf]) for leaf, v in total.items()}, floors
 
 
-def _leading(gram: np.ndarray, rank: int) -> np.ndarray:
+def leading(gram: np.ndarray, rank: int) -> np.ndarray:
     """The eigenvectors of the largest eigenvalues; by Lanczos's method where it pays."""
     if 8 * rank > len(gram):
         return np.linalg.eigh(gram)[1][:, : -rank - 1 : -1]
