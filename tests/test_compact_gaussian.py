@@ -36,7 +36,7 @@ def test_a_diagonal_fit_has_the_draws_own_moments(x64):
     assert found.log_likelihood == pytest.approx(density, rel=1e-12)
 
 
-@pytest.mark.parametrize("rank", [0, 1, 3])
+@pytest.mark.parametrize("rank", [0, 3])
 def test_the_likelihood_is_that_of_a_dense_normal(x64, rank):
     samples = draws_of(9, SHAPES)
     found = compact(samples, symmetry=mlp_symmetry(samples.like), rank=rank, rebase="none")
@@ -48,9 +48,9 @@ def test_the_likelihood_is_that_of_a_dense_normal(x64, rank):
     assert np.mean(ours) == pytest.approx(found.log_likelihood, rel=1e-9)
 
 
-@pytest.mark.parametrize("rank", [1, 4])
-def test_em_never_falls_and_ends_where_nothing_can_rise(x64, rank):
+def test_em_never_falls_and_ends_where_nothing_can_rise(x64):
     """At the end the gradient of a dense likelihood vanishes, and marginal variances match."""
+    rank = 4
     samples = draws_of(60, SHAPES)
     fit = fit_of(samples, rank, floor=0.05)
     trace = [fit.mean_log_likelihood]
@@ -78,7 +78,7 @@ def test_em_never_falls_and_ends_where_nothing_can_rise(x64, rank):
 
 
 def test_a_planted_factor_model_is_recovered(x64):
-    """1,000 draws of a rank-2 Gaussian: mean, deviations and covariance within sampling error."""
+    """600 draws of a rank-2 Gaussian: mean, deviations and covariance within sampling error."""
     truth = LowRank(
         random_like(SHAPES, 0),
         jax.tree.map(lambda a: 0.3 + 0.2 * jnp.abs(a), random_like(SHAPES, 1)),
@@ -86,7 +86,7 @@ def test_a_planted_factor_model_is_recovered(x64):
             lambda *leaves: jnp.stack(leaves), random_like(SHAPES, 2), random_like(SHAPES, 3)
         ),
     )
-    count = 1000
+    count = 600
     samples = Samples(truth.sample(count, key=jax.random.key(0)))
     q = compact(samples, symmetry=mlp_symmetry(samples.like), rank=2, rebase="none").posterior
     sigma, found = covariance(truth), covariance(q)
