@@ -78,7 +78,7 @@ def judge(
         criterion=criterion,
         conditions=conditions,
         verdict=verdict,
-        reason=reason,
+        reason=reason if verdict == "not tested" else "",
         value=value,
         stderr=stderr,
     )
