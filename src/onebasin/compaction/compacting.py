@@ -177,6 +177,7 @@ def compact(
         report=report,
     )
     if fit == "outputs":
+        assert apply is not None  # checked with the other arguments
         point = partial(point_of, members)
         gaussian.project(*output_directions(point, len(members), rank, apply, x))
     frame = gaussian.frame

@@ -16,7 +16,7 @@ def to_arviz(samples: Samples) -> Any:
     with dots, because a slash in a NetCDF file opens a group.
     """
     try:
-        import arviz
+        import arviz  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ImportError(
             "exporting to ArviZ needs ArviZ; install it with: pip install 'onebasin[arviz]'"
