@@ -41,8 +41,8 @@ from onebasin.trees import Tree
 
 WAYS = ("none", "anchor", "barycentre", "chain", "contributions", "likelihood")
 STEPS = 2  # of EM after every round of moves
-POLISH = 30  # at most, of EM once nothing moves any more
-POLISHED = 1e-5  # of what EM gained so far: a step that gains less is the last
+POLISH = 10  # at most, of EM once nothing moves any more; from principal directions it gains little
+POLISHED = 1e-2  # of what EM gained so far: a step that gains less is the last
 
 
 @dataclass(frozen=True)
