@@ -14,7 +14,7 @@ the weight that comes first in the order of leaves and, within a leaf, of rows.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -141,6 +141,12 @@ class PruningCurve:
         """The curve as JSON-able numbers."""
         arrays = {name: getattr(self, name).tolist() for name in ("kept", "accuracy", "nll")}
         return {"by": self.by, "scope": self.scope, "examples": self.num_examples, **arrays}
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any]) -> "PruningCurve":
+        """The curve back from its summary."""
+        kept, accuracy, nll = (np.array(summary[name]) for name in ("kept", "accuracy", "nll"))
+        return cls(kept, accuracy, nll, summary["by"], summary["scope"], summary["examples"])
 
 
 def pruning_curve(

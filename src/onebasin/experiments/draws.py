@@ -69,6 +69,7 @@ class Compact:
     rebase: Literal["none", "anchor", "chain", "contributions", "likelihood"] = "none"
     balance: bool = False
     rank: int = 0
+    fit: Literal["weights", "outputs"] = "weights"
     examples: int = 500
     """Training images on which units are compared; labels are not used."""
 
@@ -79,6 +80,8 @@ class Compact:
             words.append("balanced")
         if self.rank:
             words.append(f"rank {self.rank}")
+        if self.fit == "outputs":
+            words.append("factors of the outputs")
         return f"{', '.join(words)}, {self.setting.title}"
 
 
@@ -98,6 +101,7 @@ def compact_draws(config: Compact, inputs: dict[str, Path], work: Work) -> dict[
         symmetry=sym,
         rank=config.rank,
         rebase=config.rebase,
+        fit=config.fit,
         objective=Activations(task.apply, images) if config.rebase == "anchor" else "l2",
         balance=config.balance,
         apply=task.apply,

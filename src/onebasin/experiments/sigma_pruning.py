@@ -1,9 +1,12 @@
-"""σ of the weights before and after rebasing, and pruning that keeps the weights of lowest σ."""
+"""σ of the weights before and after rebasing, and pruning that keeps the weights of lowest σ.
+
+Beside it, of the same rebased means, what keeping the largest weights (or the largest |mean|/σ)
+leaves: σ is worth something only if it beats them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +19,14 @@ from onebasin.experiments.setting import Setting, dataset, problem
 from onebasin.experiments.stage import Stage, Work, step
 from onebasin.experiments.steps import POSTERIOR
 from onebasin.posterior import load
-from onebasin.pruning import KEEPS, pruning_curve
+from onebasin.pruning import KEEPS, By, PruningCurve, pruning_curve
 from onebasin.report.figures_diagnosis import pruning_figure, sigma_figure
 from onebasin.report.style import save_figure
 
 SOURCE = "Xiao et al. 2023, figure 5"
 SIGMA = "sigma.svg"
+REBASED = ("HMC q_r", "Ens. q_r")
+SHARE = 0.1  # of the weights, at which rules are compared
 
 
 @dataclass(frozen=True)
@@ -39,15 +44,16 @@ PAPER = SigmaPruning(draws.PAPER, accuracy=0.92)
 @dataclass(frozen=True)
 class Prune:
     setting: Setting
-    by: str = "std"
+    others: tuple[By, ...] = ("magnitude", "snr")
+    """Rules beside σ, for the rebased means."""
     keeps: tuple[float, ...] = KEEPS
 
     @property
     def title(self) -> str:
-        return f"by {self.by}, {self.setting.title}"
+        return f"by σ, {', '.join(self.others)}, {self.setting.title}"
 
 
-@step(version=1, seconds=lambda config: 1.0 + 0.5 * len(config.keeps))
+@step(version=2, seconds=lambda config: 1.0 + 0.5 * len(config.keeps))
 def prune_means(config: Prune, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     """The pruning curve of every posterior, and histograms of σ of the first two."""
     task = problem(config.setting)
@@ -56,16 +62,13 @@ def prune_means(config: Prune, inputs: dict[str, Path], work: Work) -> dict[str,
     sigmas = {name: all_sigmas(q) for name, q in loaded.items()}
     shown = {"$q_d$, raw": sigmas["HMC q_d"], "$q_r$, rebased": sigmas["HMC q_r"]}
     save_figure(sigma_figure(shown), work.folder / SIGMA)
+    rules: dict[str, tuple[Any, By]] = {name: (q, "std") for name, q in loaded.items()}
+    for name in REBASED:
+        rules |= {f"{name} by {by}": (loaded[name], by) for by in config.others}
     return {
         "curves": {
-            name: pruning_curve(
-                q,
-                task.apply,
-                test,
-                keeps=config.keeps,
-                by=config.by,  # pyright: ignore[reportArgumentType]
-            ).summary()
-            for name, q in loaded.items()
+            name: pruning_curve(q, task.apply, test, keeps=config.keeps, by=by).summary()
+            for name, (q, by) in rules.items()
         },
         "sigma_median": {name: float(np.median(s)) for name, s in sigmas.items()},
     }
@@ -88,16 +91,18 @@ def conclude(config: SigmaPruning, outcomes: Mapping[str, Outcomes]) -> Findings
     curves = done["curves"]["curves"] if done else {}
     sigma = done["curves"]["sigma_median"] if done else {}
     accuracy = {name: np.array(c["accuracy"]) for name, c in curves.items()}
-    fits = []
-    if accuracy:
-        whole = float(accuracy["HMC q_r"][0])
-        fits = [Requirement("the rebased mean's test accuracy is", whole, config.accuracy)]
     common: dict[str, Any] = {
         "source": SOURCE,
         "conditions": config.sources.title,
         "published_scale": config.sources.setting.same_size(PAPER.sources.setting),
-        "fits": fits,
     }
+
+    def fits(kind: str) -> list[Requirement]:
+        if not accuracy:
+            return []
+        whole = float(accuracy[f"{kind} q_r"][0])
+        return [Requirement("the rebased mean's test accuracy is", whole, config.accuracy)]
+
     claims = []
     for kind in ("HMC", "Ens."):
         mean = {k: float(a.mean()) for k, a in accuracy.items()}
@@ -114,6 +119,22 @@ def conclude(config: SigmaPruning, outcomes: Mapping[str, Outcomes]) -> Findings
                 ),
                 criterion="mean accuracy over the published shares (100 % to 1 %) is higher",
                 value=mean.get(f"{kind} q_r"),
+                fits=fits(kind),
+                **common,
+            )
+        )
+        rules = (f"{kind} q_d", f"{kind} q_r by magnitude", f"{kind} q_r by snr")
+        at = _at_share(curves, (f"{kind} q_r", *rules))
+        claims.append(
+            judge(
+                f"At {SHARE:.0%} the lowest σ keep more than raw σ and than size ({kind})",
+                at[f"{kind} q_r"] > max(at[name] for name in rules[:2]) if at else None,
+                published="σ after rebasing tells which weights matter",
+                ours="; ".join(f"{name} {value:.1%}" for name, value in at.items()) or "–",
+                criterion=f"accuracy with {SHARE:.0%} of the weights above that of q_d by σ and "
+                "of q_r by magnitude",
+                value=at.get(f"{kind} q_r"),
+                fits=fits(kind),
                 **common,
             )
         )
@@ -129,6 +150,7 @@ def conclude(config: SigmaPruning, outcomes: Mapping[str, Outcomes]) -> Findings
             ),
             criterion="median σ of q_r below that of q_d (HMC)",
             value=sigma.get("HMC q_r"),
+            fits=fits("HMC"),
             **common,
         )
     )
@@ -138,11 +160,7 @@ def conclude(config: SigmaPruning, outcomes: Mapping[str, Outcomes]) -> Findings
     rows = [[name, *(f"{a:.1%}" for a in accuracy[name])] for name in curves]
     columns = ["mean of", *(f"{kept:.0%}" for kept in first["kept"])]
     title = "Test accuracy against the share of weights kept"
-    shown = {
-        name: SimpleNamespace(kept=np.array(c["kept"]), accuracy=np.array(c["accuracy"]))
-        for name, c in curves.items()
-    }
-    figure = pruning_figure(shown)  # pyright: ignore[reportArgumentType]
+    figure = pruning_figure({name: PruningCurve.of(c) for name, c in curves.items()})
     alt = "; ".join(f"{row[0]}: {row[1]} with all weights, {row[6]} with half" for row in rows)
     spread = "; ".join(f"{name}: median σ {value:.4f}" for name, value in sigma.items())
     return Findings(
@@ -153,6 +171,14 @@ def conclude(config: SigmaPruning, outcomes: Mapping[str, Outcomes]) -> Findings
             Picture("sigma", "σ of the weights", spread, done["curves"].folder / SIGMA),
         ],
     )
+
+
+def _at_share(curves: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:
+    """Accuracy where the share kept is closest to `SHARE`."""
+    return {
+        name: curves[name]["accuracy"][int(np.abs(np.array(curves[name]["kept"]) - SHARE).argmin())]
+        for name in (names if curves else ())
+    }
 
 
 EXPERIMENT = Experiment(

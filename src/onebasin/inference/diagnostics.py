@@ -109,19 +109,6 @@ def predictions(problem: Problem, samples: Samples, x: Any) -> np.ndarray:
     return by_chain(np.concatenate(values), samples.chain)
 
 
-def weight_statistics(samples: Samples) -> dict[str, float]:
-    """R-hat and ESS of the weights themselves: only for chains that have been aligned."""
-    leaves = [by_chain(np.asarray(leaf), samples.chain) for leaf in jax.tree.leaves(samples.draws)]
-    r = np.concatenate([rhat(leaf).reshape(-1) for leaf in leaves])
-    n = np.concatenate([ess(leaf).reshape(-1) for leaf in leaves])
-    return {
-        "rhat_weights_max": float(np.nanmax(r)),
-        "rhat_weights_median": float(np.nanmedian(r)),
-        "ess_weights_min": float(np.nanmin(n)),
-        "ess_weights_median": float(np.nanmedian(n)),
-    }
-
-
 def by_chain(values: np.ndarray, chain: Any) -> np.ndarray:
     """[draws, ...] → [chains, draws per chain, ...]."""
     chain = np.asarray(chain)
