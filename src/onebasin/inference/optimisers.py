@@ -3,8 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 import optax
 
+from onebasin.trees import Tree
+
+SECOND, EPSILON = 0.999, 1e-8  # Adam's β₂ and ε
 OptimiserName = Literal["adam", "sgd"]
 ScheduleName = Literal["cosine", "constant", "linear", "exponential"]
 
@@ -15,8 +20,24 @@ def direction(name: OptimiserName, momentum: float) -> optax.GradientTransformat
     For Adam `momentum` is β₁; for SGD it is the heavy-ball factor.
     """
     if name == "adam":
-        return optax.scale_by_adam(b1=momentum)
-    return optax.trace(decay=momentum) if momentum else optax.identity()
+        return optax.scale_by_adam(b1=momentum, b2=SECOND, eps=EPSILON)
+    return optax.trace(decay=momentum)
+
+
+def last_direction(state: Any, momentum: float) -> Tree:
+    """The direction that the update which left this state gave; zero before the first.
+
+    A loop that takes its step at the start of the next iteration reads the moments before it
+    writes them, and then XLA updates them in place; otherwise it copies them in every step.
+    """
+    if isinstance(state, optax.TraceState):
+        return state.trace
+    assert isinstance(state, optax.ScaleByAdamState)
+    count = jnp.maximum(state.count, 1)
+    first, second = 1 - momentum**count, 1 - SECOND**count
+    return jax.tree.map(
+        lambda m, v: (m / first) / (jnp.sqrt(v / second) + EPSILON), state.mu, state.nu
+    )
 
 
 def schedule(name: ScheduleName, steps: int, warmup_steps: int = 0) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from onebasin.inference.keys import subkey
 from onebasin.inference.methods import VI
 from onebasin.inference.minibatches import Minibatches
 from onebasin.inference.noise import fast_normal_like
-from onebasin.inference.optimisers import direction, schedule
+from onebasin.inference.optimisers import direction, last_direction, schedule
 from onebasin.inference.program import Info, Program, seconds_per_step, training_data
 from onebasin.posterior import MeanField
 from onebasin.problem import Batch, Problem
@@ -42,6 +42,8 @@ class Variational(NamedTuple):
 
 
 class VIState(NamedTuple):
+    """Before the last step was taken: the optimiser's state holds its direction."""
+
     params: Variational
     optimiser: Any
 
@@ -60,16 +62,21 @@ def build(problem: Problem, method: VI) -> Program:
         params = Variational(mean, log_std)
         return VIState(params, optimiser.init(params))
 
+    def moved(state: VIState, t: Any) -> Variational:
+        """The parameters after step t; before the first there is nowhere to go."""
+        way = last_direction(state.optimiser, method.momentum)
+        return descend(state.params, way, rates(jnp.maximum(t, 0)))
+
     def step(state: VIState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[VIState, Info]:
+        params = moved(state, t - 1)
         parts = batches.take(data, key, t, parts=halves)
         noise_key = jax.random.fold_in(subkey(key, "noise"), t)
-        info, gradient = elbo_gradient(problem, method, state.params, parts, key=noise_key)
-        move, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
-        return VIState(descend(state.params, move, rates(t)), optimiser_state), info
+        info, gradient = elbo_gradient(problem, method, params, parts, key=noise_key)
+        return VIState(params, optimiser.update(gradient, state.optimiser, params)[1]), info
 
     def finish(states: VIState, draws: Tree | None) -> MeanField:
         del draws
-        mean, log_std = jax.tree.map(lambda leaf: leaf[0], states.params)
+        mean, log_std = moved(jax.tree.map(lambda leaf: leaf[0], states), steps - 1)
         return MeanField(mean, jax.tree.map(jnp.exp, log_std))
 
     return Program(
@@ -112,8 +119,9 @@ def elbo_gradient(
       parts: the batch, or its two halves, of which the second sees the mirrored noise.
 
     What is random enters through θ = m ± d with d = s ε, so with g± the gradients at the two
-    points the chain rule is g₊ + g₋ for m and (g₊ − g₋) d for log s. Written out, only d, one θ
-    and two gradients are ever alive; differentiating through θ would keep twice that.
+    points the chain rule is g₊ + g₋ for m and (g₊ − g₋) d for log s. Written out, and with d read
+    off as θ − m, only one θ and two gradients are ever alive; differentiating through θ would
+    keep three times that.
     """
     examples = problem.num_examples
     scale = 1 / (sum(len(part.x) for part in parts) * method.samples)
@@ -132,19 +140,17 @@ def elbo_gradient(
 
     def one(sample_key: jax.Array) -> tuple[jax.Array, Info, Variational]:
         noise = fast_normal_like(params.mean, key=sample_key)
-        deviation = jax.tree.map(lambda r, e: jnp.exp(r) * e, params.log_std, noise)
-        theta = jax.tree.map(jnp.add, params.mean, deviation)
+        theta = jax.tree.map(lambda m, r, e: m + jnp.exp(r) * e, *params, noise)
         (loss, aux), up = slope(theta, parts[0])
         if len(parts) == 1:
-            return loss, aux, Variational(up, jax.tree.map(jnp.multiply, up, deviation))
+            stretch = jax.tree.map(lambda u, t, m: u * (t - m), up, theta, params.mean)
+            return loss, aux, Variational(up, stretch)
         # One half after the other: side by side both would hold their own weights. A sum with
         # 0 × the first loss is an order XLA keeps (on CPU it drops optimisation barriers).
-        theta = jax.tree.map(lambda m, d: m - d + 0 * loss, params.mean, deviation)
+        theta = jax.tree.map(lambda m, t: (2 + 0 * loss) * m - t, params.mean, theta)
         (below, other), down = slope(theta, parts[1])
-        gradient = Variational(
-            jax.tree.map(jnp.add, up, down),
-            jax.tree.map(lambda u, d, s: (u - d) * s, up, down, deviation),
-        )
+        stretch = jax.tree.map(lambda u, d, m, t: (u - d) * (m - t), up, down, params.mean, theta)
+        gradient = Variational(jax.tree.map(jnp.add, up, down), stretch)
         return loss + below, jax.tree.map(lambda a, b: (a + b) / 2, aux, other), gradient
 
     if method.samples == 1:
