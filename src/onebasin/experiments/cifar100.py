@@ -57,7 +57,7 @@ CPU = CIFAR100(
         Part(
             "mlp",
             Setting("cifar100", prior_variance=0.0025),
-            VI(epochs=60),
+            presets.CPU_VI,
             0.15,
             Sizes(7, 16, examples=5000),
             none=0.05,

@@ -54,7 +54,7 @@ CPU = PriorTemperature(
     replace(presets.MNIST, width=256),
     (0.0025, 0.01, 0.04),
     (0.1, 0.3, 1.0),
-    replace(presets.CPU_VI, epochs=60),
+    presets.CPU_VI,
     0.95,
     0.1,
     Sizes(7, 32, examples=5000),

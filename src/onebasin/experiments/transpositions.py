@@ -79,8 +79,8 @@ TOY = TranspositionsConfig(
     Line(TOY_SETTING, TOY_METHOD, runs=2, points=7),
 )
 CPU = TranspositionsConfig(
-    Planting(CPU_SETTING, CPU_METHOD, (1, 128, 256, 384, 511), runs=5, examples=5000),
-    Line(CPU_SETTING, CPU_METHOD, runs=5),
+    Planting(CPU_SETTING, CPU_METHOD, (1, 128, 256, 384, 511), runs=3, examples=5000),
+    Line(CPU_SETTING, CPU_METHOD, runs=3),
 )
 PAPER = TranspositionsConfig(
     Planting(
