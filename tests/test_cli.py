@@ -123,12 +123,34 @@ def test_data_says_what_is_where(tmp_path, capsys):
         assert name in told
 
 
-@pytest.mark.parametrize("command", list(cli.COMMANDS))
-def test_every_command_has_help_with_an_example(command, capsys):
+SUBCOMMANDS = [[name] for name in cli.COMMANDS] + [
+    ["fit", method] for method in ("vi", "map", "ensemble", "hmc", "nuts")
+]
+
+
+@pytest.mark.parametrize("command", SUBCOMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example_on_one_screen(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit) as stop:
-        cli.main([command, "--help"])
+        cli.main([*command, "--help"])
     assert stop.value.code == 0
-    assert f"onebasin {command}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.startswith(f"usage: onebasin {' '.join(command)} ")
+    assert f"Example: onebasin {command[0]}" in told
+    assert len(told.splitlines()) <= 50
+    assert max(map(len, told.splitlines())) <= 100
+
+
+def test_help_of_an_option_says_what_to_give(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        cli.main(["fit", "vi", "--help"])
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert lines["--epochs"].split()[1] == "INT"
+    assert lines["--epochs"].endswith("[100]")
+    assert "--no-antithetic" in lines, "of a switch that is on, the form that turns it off"
+    assert "--resume" in lines
+    assert "adam|sgd" in lines["--optimiser"]
 
 
 def test_demo_removes_most_of_the_barrier(tmp_path):

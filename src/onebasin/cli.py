@@ -88,7 +88,16 @@ def _run(name: str, arguments: list[str]) -> None:
 
     module = import_module(COMMANDS[name].module)
     command = module.COMMAND
-    options = {"prog": f"onebasin {name}", "args": arguments}
+    prog = f"onebasin {name}"
+    options = {"prog": prog, "args": arguments}
+    if isinstance(command, dict) and len(arguments) > 1 and arguments[0] in command:
+        prog, command = f"{prog} {arguments[0]}", command[arguments[0]]
+        options = {"prog": prog, "args": arguments[1:]}
+    if "-h" in arguments or "--help" in arguments:
+        from onebasin.usage import help_text
+
+        sys.stdout.write(help_text(prog, command))
+        sys.exit(0)
     if isinstance(command, dict):
         config = tyro.extras.subcommand_cli_from_dict(command, **options)
     else:

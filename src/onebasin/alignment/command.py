@@ -21,6 +21,8 @@ class Align:
 
     With --to, every file is aligned to that one. Without it, two or more files, or the draws of
     one file of samples, are aligned jointly, with no reference.
+
+    Example: onebasin align q1.safetensors --to q0.safetensors --out moved.safetensors
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]

@@ -22,11 +22,11 @@ class Setting:
     """What is fitted, and where it goes."""
 
     out: Path
-    """Posterior file to write (with --runs: name-0, name-1, ...)."""
+    """Posterior file to write (--runs adds -0, -1, ...)."""
     data: DataName = "digits"
     """Data set to fit."""
     root: Path | None = None
-    """Folder with the published files; by default that in ONEBASIN_DATA, then the cache."""
+    """Folder of the data sets; by default ONEBASIN_DATA, then the cache."""
     limit: int | None = None
     """Use only the first so many training examples."""
     network: NetworkName = "mlp"
@@ -40,7 +40,7 @@ class Setting:
     temperature: float = 1.0
     """Divides the log likelihood; 1 is the Bayesian posterior."""
     augmentation: float = 1.0
-    """Factor by which augmentation raises the effective number of examples."""
+    """Factor on the number of examples, for augmented data."""
     seed: int = 0
     """All randomness follows from it."""
     runs: int | None = None
@@ -66,7 +66,10 @@ Flat = tyro.conf.arg(name="")
 
 @dataclass(frozen=True)
 class FitVI:
-    """Fit a mean-field Gaussian by variational inference."""
+    """Fit a mean-field Gaussian by variational inference.
+
+    Example: onebasin fit vi --data mnist --epochs 30 --seed 1 --out q1.safetensors
+    """
 
     setting: Annotated[Setting, Flat]
     method: Annotated[VI, Flat] = field(default_factory=VI)
@@ -74,7 +77,10 @@ class FitVI:
 
 @dataclass(frozen=True)
 class FitMAP:
-    """Find the mode of the posterior."""
+    """Find the mode of the posterior.
+
+    Example: onebasin fit map --data mnist --epochs 30 --out mode.safetensors
+    """
 
     setting: Annotated[Setting, Flat]
     method: Annotated[MAP, Flat] = field(default_factory=MAP)
@@ -82,7 +88,10 @@ class FitMAP:
 
 @dataclass(frozen=True)
 class FitEnsemble:
-    """Fit a deep ensemble."""
+    """Fit a deep ensemble.
+
+    Example: onebasin fit ensemble --data mnist --members 5 --out ensemble.safetensors
+    """
 
     setting: Annotated[Setting, Flat]
     method: Annotated[Ensemble, Flat] = field(default_factory=Ensemble)
@@ -90,7 +99,10 @@ class FitEnsemble:
 
 @dataclass(frozen=True)
 class FitHMC:
-    """Draw from the posterior by Hamiltonian Monte Carlo."""
+    """Draw from the posterior by Hamiltonian Monte Carlo.
+
+    Example: onebasin fit hmc --limit 500 --width 50 --depth 1 --out hmc.safetensors
+    """
 
     setting: Annotated[Setting, Flat]
     method: Annotated[HMC, Flat] = field(default_factory=HMC)
@@ -98,7 +110,10 @@ class FitHMC:
 
 @dataclass(frozen=True)
 class FitNUTS:
-    """Draw from the posterior with the no-U-turn sampler."""
+    """Draw from the posterior with the no-U-turn sampler.
+
+    Example: onebasin fit nuts --limit 500 --width 50 --depth 1 --out nuts.safetensors
+    """
 
     setting: Annotated[Setting, Flat]
     method: Annotated[NUTS, Flat] = field(default_factory=NUTS)

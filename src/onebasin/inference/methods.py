@@ -26,14 +26,13 @@ class VI:
     samples: int = 1
     """Monte Carlo samples of the weights per step."""
     antithetic: bool = True
-    """Give the second half of each batch the mirrored noise −ε, which cancels most of its effect
-    on the gradients."""
+    """Mirror the noise in the second half of each batch, where most of it cancels."""
     initial_std: float = 0.01
     """Standard deviation of every weight at the start."""
     learning_rate: float = 3e-3
     """Learning rate of the means."""
     std_learning_rate: float | None = None
-    """Learning rate of log std; None for a quarter of the means' (Adam), or the same (SGD)."""
+    """Of log std; by default a quarter of the means' (Adam), or the same (SGD)."""
     std_schedule: Schedule = "constant"
     """Course of the std's learning rate."""
     optimiser: Optimiser = "adam"
@@ -45,9 +44,9 @@ class VI:
     warmup_epochs: int = 0
     """Epochs over which the learning rates rise from 0."""
     learning_rate_on: Literal["mean", "sum"] = "mean"
-    """Whether the learning rates are meant for the loss per example or summed over the data."""
+    """Whether rates are for the loss per example or for its sum."""
     kl: Literal["analytic", "monte-carlo"] = "analytic"
-    """The KL term in closed form, or by the same samples (sticking the landing)."""
+    """In closed form, or by the samples (sticking the landing)."""
 
     def __post_init__(self) -> None:
         _positive_integers(self, "epochs", "batch_size", "samples")
