@@ -84,25 +84,17 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(name: str, arguments: list[str]) -> None:
-    import tyro
+    from onebasin.usage import help_text, parsed
 
     module = import_module(COMMANDS[name].module)
-    command = module.COMMAND
-    prog = f"onebasin {name}"
-    options = {"prog": prog, "args": arguments}
+    prog, command = f"onebasin {name}", module.COMMAND
     if isinstance(command, dict) and len(arguments) > 1 and arguments[0] in command:
-        prog, command = f"{prog} {arguments[0]}", command[arguments[0]]
-        options = {"prog": prog, "args": arguments[1:]}
+        first, *arguments = arguments
+        prog, command = f"{prog} {first}", command[first]
     if "-h" in arguments or "--help" in arguments:
-        from onebasin.usage import help_text
-
         sys.stdout.write(help_text(prog, command))
-        sys.exit(0)
-    if isinstance(command, dict):
-        config = tyro.extras.subcommand_cli_from_dict(command, **options)
-    else:
-        config = tyro.cli(command, **options)
-    module.run(config)
+        return
+    module.run(parsed(prog, command, arguments))
 
 
 def _one_line(error: BaseException) -> str:

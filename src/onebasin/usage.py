@@ -1,11 +1,13 @@
-"""The help of a command on one screen: a line for each option.
+"""The help of a command on one screen, and errors in its options in one sentence.
 
 Tyro knows the options; its own help draws boxes, shows both forms of every switch and the
 defaults that say nothing, and takes two screens for what fits on one.
 """
 
 import argparse
+import contextlib
 import inspect
+import io
 import re
 import shutil
 import textwrap
@@ -117,3 +119,30 @@ def _wrapped(name: str, text: str, column: int, width: int) -> list[str]:
     if len(name) > column - 2:
         return [f"  {name}", *lines]
     return [f"  {name:<{column}}{lines[0].strip()}", *lines[1:]]
+
+
+def parsed(prog: str, command: Any, arguments: list[str]) -> Any:
+    """The options that the arguments give; a wrong one is a `ValueError` of one sentence."""
+    import tyro
+
+    parse: Any = tyro.extras.subcommand_cli_from_dict if isinstance(command, dict) else tyro.cli
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return parse(command, prog=prog, args=arguments)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise ValueError(f"{_sentence(printed.getvalue())}; see `{prog} --help`") from None
+
+
+def _sentence(box: str) -> str:
+    """What Tyro says in a box, without the box and without what its help repeats."""
+    # The first line is its title; rules are of hyphens where the terminal has nothing else.
+    lines = [line.strip("│╰╯ ") for line in box.splitlines()[1:]]
+    text = "\n".join("" if set(line) <= {"─", "-"} else line for line in lines)
+    what, *more = [" ".join(part.split()) for part in re.split(r"\n\n+", text) if part.strip()]
+    meant = [re.findall(r"--[\w-]+", s)[:1] for s in more if s.startswith("Perhaps")]
+    others = [s for s in more if s.startswith("Available")]
+    hints = [f"did you mean {found[0]}?" for found in meant if found] + others
+    return "; ".join([what.replace(" (required)", "").rstrip("."), *hints])

@@ -132,6 +132,8 @@ def compact(
     **Returns:** a `Compacted`; its `posterior` is a `MeanField` for rank 0, else a `LowRank`.
     """
     began = time.perf_counter()
+    if not 0 <= floor < 1:
+        raise ValueError(f"floor is {floor:g}; give a share of the mean variance from 0 to 1")
     if rebase not in WAYS:
         raise ValueError(f"there is no way to rebase '{rebase}'; use one of {', '.join(WAYS)}")
     members = _members(samples)
