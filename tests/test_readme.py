@@ -65,12 +65,14 @@ def test_python_examples_of_the_docs(tmp_path):
 
     Every page starts from what is given, in one process, which then compiles each thing once.
     """
-    pages = {p.name: "\n".join(blocks(p, "python")) for p in PAGES[1:]}
-    each = "\n".join(
-        f"exec(compile({text!r}, {name!r}, 'exec'), dict(given))" for name, text in pages.items()
-    )
-    program = f"given = {{}}\nexec({GIVEN!r}, given)\n{each}"
-    run([sys.executable, "-W", "error", "-c", program], tmp_path)
+    (tmp_path / "given.py").write_text(GIVEN)
+    program = "import given, runpy, sys\n"
+    program += "for page in sys.argv[1:]: runpy.run_path(page, init_globals=vars(given))"
+    pages = []
+    for page in PAGES[1:]:
+        pages.append(tmp_path / f"{page.stem}.py")
+        pages[-1].write_text("\n".join(blocks(page, "python")))
+    run([sys.executable, "-W", "error", "-c", program, *map(str, pages)], tmp_path)
 
 
 def test_links_lead_somewhere():
