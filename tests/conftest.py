@@ -3,10 +3,22 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Half of the time of the tests is compiling: the workers, the processes that tests start, and
+# later runs share what was compiled.
+CACHE: dict[str, Any] = {
+    "jax_compilation_cache_dir": str(Path(__file__).parent.parent / ".pytest_cache" / "xla"),
+    "jax_persistent_cache_min_compile_time_secs": 0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+for name, value in CACHE.items():
+    jax.config.update(name, value)
+    os.environ[name.upper()] = str(value)
 
 # Tracing and compiling take longer than hypothesis's default deadline, and differ run to run.
 settings.register_profile(
