@@ -93,6 +93,11 @@ def network_flops() -> int:
     return 2 * sum(a * b for a, b in pairwise(sizes))
 
 
+def peak_memory() -> int:
+    """Of this process so far, in bytes, JAX and the data sets with it."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def barrier_numbers(found: Any, seconds: float) -> dict[str, Any]:
     summary = found.summary()
     return {**summary, "seconds": seconds}
@@ -150,7 +155,7 @@ def measure_speed(setting: Setting, samples: int = 2, rounds: int = 3) -> dict[s
         "share_of_matmul_rate": share["gflops"],
         "share_of_matmul_rate_by_cpu_time": share["gflops_per_cpu_second"],
         "rounds": rates,
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_memory_bytes": peak_memory(),
         "target_share": 0.7,
         "target_memory_bytes": 2 << 30,
     }
@@ -177,6 +182,7 @@ def stage_aligned(setting: Setting) -> dict[str, Any]:
         "distance_after": found.distance_after,
         "transpositions": int(found.transpositions.total),
         "align_seconds": found.seconds,
+        "peak_memory_bytes": peak_memory(),
     }
 
 
