@@ -173,7 +173,7 @@ TOY = Sources(
 CPU = Sources(
     Setting("mnist", width=128, depth=1, prior_variance=1.0, limit=5000),
     HMC(
-        draws=160,
+        draws=120,
         warmup=12,
         chains=4,
         leapfrog_steps=300,
