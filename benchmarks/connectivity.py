@@ -42,15 +42,17 @@ from onebasin.networks import MLP
 from onebasin.paths import geodesic, mixture, repair
 from onebasin.problem import Problem
 
-WIDTHS, EPOCHS = (512, 512, 512), 30
+WIDTHS, EPOCHS = (512, 512, 512), 30  # of the fits, unless --epochs says otherwise
 KEY = jax.random.key(2023)
 
 
 class Setting:
     """Data, problem, fits and alignments, each made when first needed."""
 
-    def __init__(self, folder: Path, figures: Path | None, samples: int | None) -> None:
-        self.folder, self.figures, self.samples = folder, figures, samples
+    def __init__(
+        self, folder: Path, figures: Path | None, samples: int | None, epochs: int
+    ) -> None:
+        self.folder, self.figures, self.samples, self.epochs = folder, figures, samples, epochs
         self.data = ob.load_dataset("mnist")
         self.problem = Problem.from_network(
             MLP(widths=WIDTHS, num_classes=10), self.data, prior_variance=0.01
@@ -58,12 +60,15 @@ class Setting:
         self.apply = self.problem.apply
         self._aligned: dict[str, Any] = {}
 
+    def path(self, run: int) -> Path:
+        return self.folder / f"mlp512-{self.epochs}-{run}.safetensors"
+
     def fits(self) -> list[Any]:
         found = []
         for run in range(2):
-            path = self.folder / f"mlp512-{EPOCHS}-{run}.safetensors"
+            path = self.path(run)
             if not path.exists():
-                fit(self.problem, VI(epochs=EPOCHS), key=jax.random.key(run), out=path)
+                fit(self.problem, VI(epochs=self.epochs), key=jax.random.key(run), out=path)
             found.append(ob.load(path))
         return found
 
@@ -105,10 +110,11 @@ def barrier_numbers(found: Any, seconds: float) -> dict[str, Any]:
 
 def stage_fits(setting: Setting) -> dict[str, Any]:
     setting.fits()
-    headers = [
-        ob.read_header(setting.folder / f"mlp512-{EPOCHS}-{r}.safetensors") for r in range(2)
-    ]
-    return {"epochs": EPOCHS, "seconds": [h.provenance["stats"]["seconds"] for h in headers]}
+    headers = [ob.read_header(setting.path(run)) for run in range(2)]
+    return {
+        "epochs": setting.epochs,
+        "seconds": [h.provenance["stats"]["seconds"] for h in headers],
+    }
 
 
 def stage_speed(setting: Setting) -> dict[str, Any]:
@@ -260,15 +266,17 @@ def main() -> None:
     parser.add_argument("--fits", type=Path, required=True, help="folder that keeps the fits")
     parser.add_argument("--figures", type=Path, help="folder for figures")
     parser.add_argument("--samples", type=int, help="draws instead of each stage's own number")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of the fits")
     parser.add_argument("--speed-only", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    setting = Setting(options.fits, options.figures, options.samples)
+    setting = Setting(options.fits, options.figures, options.samples, options.epochs)
     if options.speed_only:
         sys.stdout.write(json.dumps(measure_speed(setting)) + "\n")
         return
     for name in options.stages or stages:
         found = stages[name](setting)
-        record("connectivity", {name: found, f"{name}_machine": describe()})
+        where = name if options.epochs == EPOCHS else f"{name}, {options.epochs} epochs"
+        record("connectivity", {where: found, f"{where}_machine": describe()})
         short = {k: v for k, v in found.items() if isinstance(v, int | float | str)}
         sys.stdout.write(f"{name}: {json.dumps(short)}\n")
         sys.stdout.flush()
