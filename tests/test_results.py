@@ -1,0 +1,64 @@
+"""The numbers in the README are those of the committed records."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def record(name):
+    return json.loads((ROOT / "results" / "reproduction" / f"{name}.json").read_text())
+
+
+def cells(label):
+    """The numbers in the README's table row that starts with this label, column by column."""
+    (row,) = re.findall(rf"^\| {re.escape(label)}[^|]*\|(.*)\|$", README, re.MULTILINE)
+    return [cell.split("±")[0].split("(")[0].strip(" %") for cell in row.split("|")]
+
+
+@pytest.mark.parametrize(
+    ("label", "row"),
+    [
+        ("the fitted chains themselves", "HMC samples"),
+        ("q_d, diagonal", "HMC q_d"),
+        ("q_r, diagonal", "HMC q_r"),
+        ("ours: diagonal", "HMC q_r, ours"),
+        ("ours: rank 60 ", "HMC rank 60, ours"),
+        ("ours: rank 60, noise calibrated", "HMC rank 60, ours, calibrated"),
+        ("ours: rank 60, along which", "HMC rank 60, ours, of the outputs"),
+    ],
+)
+def test_table_1(label, row):
+    (table,) = record("table1")["tables"]
+    (found,) = [r for r in table["rows"] if r[0] == row]
+    for told, measured in zip(cells(label), (found[1], found[3]), strict=True):
+        assert told == f"{float(measured.split('±')[0]):.3f}"
+
+
+def test_the_swapped_chains():
+    claims = {claim["text"]: claim["ours"] for claim in record("table1")["claims"]}
+    ours = claims["One Gaussian stands in for HMC (HMC rank 60, ours, of the outputs)"]
+    found = re.findall(r"agreement ([\d.]+) .*?TV ([\d.]+)", ours)[1]
+    assert cells("… the same with the two pairs") == [f"{float(v):.3f}" for v in found]
+
+
+@pytest.mark.parametrize(
+    ("label", "row"),
+    [
+        ("geodesic, as fitted", "as fitted"),
+        ("geodesic, aligned (l2", "aligned, l2"),
+        ("geodesic, aligned (w2", "aligned, w2"),
+        ("geodesic, aligned and repaired", "aligned and repaired"),
+    ],
+)
+def test_barriers(label, row):
+    (table,) = [t for t in record("barriers")["tables"] if "MNIST, test" in t["title"]]
+    (found,) = [r for r in table["rows"] if r[0] == row]
+    barrier, accuracy = cells(label)
+    digits = len(barrier.partition(".")[2])
+    assert barrier == f"{float(found[1].split('±')[0]):.{digits}f}"
+    assert accuracy == f"{float(found[-1].rstrip('%')):.1f}"
