@@ -4,7 +4,8 @@ CSS = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --paper: #ffffff;
   --card: #f6f8fa; --line: #d0d7de; --good: #116329; --part: #7d4e00; --bad: #a40e26;
   --none: #57606a; --link: #0550ae; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9ea7b3; --paper: #0d1117;
+@media screen and (prefers-color-scheme: dark) { :root {
+  --ink: #e6edf3; --soft: #9ea7b3; --paper: #0d1117;
   --card: #161b22; --line: #30363d; --good: #56d364; --part: #e3b341; --bad: #ff8182;
   --none: #9ea7b3; --link: #79c0ff; } }
 * { box-sizing: border-box; }
