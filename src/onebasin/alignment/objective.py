@@ -21,6 +21,7 @@ and every distance below is a constant minus a multiple of it. m and s are mean 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 import jax
@@ -131,10 +132,11 @@ def check_alike(q: Any, to: Any) -> None:
     if _shapes(q) != _shapes(to):
         _name_the_difference(shapes_by_path(_like(q)), shapes_by_path(_like(to)))
     for name, posterior in (("posterior", q), ("target", to)):
-        # A sum shows whether anything is wrong; which leaf it is, is looked for only then.
+        # Sums of squares show whether anything may be wrong; what it is, is looked for only then.
+        flat = [np.asarray(leaf).reshape(-1) for leaf in jax.tree.leaves(posterior)]
         with np.errstate(over="ignore", invalid="ignore"):
-            sums = [float(np.asarray(leaf).sum()) for leaf in jax.tree.leaves(posterior)]
-        bad = None if np.isfinite(sums).all() else first_non_finite(posterior)
+            squares = sum(float(np.dot(leaf, leaf)) for leaf in flat)
+        bad = None if isfinite(squares) else first_non_finite(posterior)
         if bad:
             raise ValueError(f"the {name} holds NaN or infinity in leaf '{bad}'")
 

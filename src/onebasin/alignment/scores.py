@@ -145,8 +145,9 @@ class ScoreTable:
         self._leaves = set(problem.target[0])  # those that no `_alone` panel holds
         for name, group in self.groups.items():
             scored = [place for place in group.places if place.where == "params"]
-            alone = [place for place in scored if self._is_alone(place, names[place.leaf])]
-            rest = [place for place in scored if place not in alone]
+            alone, rest = [], []
+            for place in scored:
+                (alone if self._is_alone(place, names[place.leaf]) else rest).append(place)
             self._panels[name] = [self._panel(group, place, names[place.leaf]) for place in rest]
             if alone:
                 self._alone[name] = self._merged(group, alone)
@@ -274,7 +275,7 @@ def _shift(mover: np.ndarray) -> float:
     """The mean of what is alike throughout; nothing where values scatter around zero."""
     if mover.size == 0:
         return 0.0
-    mean = float(mover.mean())
+    mean = float(mover.sum()) / mover.size
     return mean if mean**2 * mover.size > 0.01 * float(np.vdot(mover, mover)) else 0.0
 
 

@@ -40,15 +40,18 @@ class Place:
     def rows(self, array: Any, lead: int = 0) -> Any:
         """One row for each unit, [size, K], everything else flattened (after `lead` axes)."""
         axis = self.axis + lead
-        size, m = self.positions.shape
+        size = len(self.positions)
         moved = array.swapaxes(axis, lead) if axis != lead else array
         kept = (slice(None),) * lead
-        start, whole = int(self.positions[0, 0]), size * m
-        if np.array_equal(self.positions.reshape(-1), np.arange(start, start + whole)):
-            moved = moved[(*kept, slice(start, start + whole))]
-        else:
-            moved = moved[(*kept, self.positions.reshape(-1))]
-        return moved.reshape(*array.shape[:lead], size, -1)
+        return moved[(*kept, self._along)].reshape(*array.shape[:lead], size, -1)
+
+    @cached_property
+    def _along(self) -> slice | np.ndarray:
+        """All positions, unit by unit; a slice where they follow one another, which copies less."""
+        flat = self.positions.reshape(-1)
+        start = int(flat[0])
+        follow = np.array_equal(flat, np.arange(start, start + len(flat)))
+        return slice(start, start + len(flat)) if follow else flat
 
     def __str__(self) -> str:
         layout = f" ({self.layout})" if self.layout else ""
