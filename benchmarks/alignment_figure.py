@@ -3,8 +3,7 @@
     python benchmarks/alignment_figure.py
 
 Reads results/alignment_speed.json and results/alignment_many.json, fits seconds = a·nᵇ to each
-line by least squares in logarithms (CPU seconds, which other work on a machine disturbs less),
-and writes results/alignment_timings.{svg,png} and the exponents to
+line by least squares in logarithms, and writes results/alignment_timings.svg and the exponents to
 results/alignment_timings.json.
 """
 
@@ -57,11 +56,11 @@ def by_width(axes, rows, kind, title):
         ticks |= set(widths)
         for name, colour in (("plain", ORANGE), ("default", BLUE)):
             who = "plain" if name == "plain" else "OneBasin"
-            seconds = [r[name]["cpu_seconds"] for _, r in chosen]
+            seconds = [r[name]["seconds"] for _, r in chosen]
             fits.append(
                 draw(axes, widths, seconds, f"{who}, {objective}", colour, style) | {"of": kind}
             )
-    finish(axes, sorted(ticks), title, xlabel="width", ylabel="CPU seconds to align a pair")
+    finish(axes, sorted(ticks), title, xlabel="width", ylabel="seconds to align a pair")
     return fits
 
 
@@ -69,7 +68,7 @@ def by_draws(axes, draws, title):
     fits, ticks = [], set()
     for objective, style in (("w2", "-"), ("log-density", "--")):
         chosen = sorted(
-            (r["draws"], r["cpu_seconds"])
+            (r["draws"], r["seconds"])
             for r in draws.values()
             if r.get("objective") == objective and r["draws"] > 2
         )
@@ -77,7 +76,7 @@ def by_draws(axes, draws, title):
             counts, seconds = zip(*chosen, strict=True)
             ticks |= set(counts)
             fits.append(draw(axes, counts, seconds, objective, BLUE, style) | {"of": "draws"})
-    finish(axes, sorted(ticks), title, xlabel="draws", ylabel="CPU seconds to align all")
+    finish(axes, sorted(ticks), title, xlabel="draws", ylabel="seconds to align all")
     return fits
 
 
@@ -96,7 +95,6 @@ def main():
     )
     fits = [fit for panel, axes in zip(panels, grid[0], strict=True) for fit in panel(axes)]
     figure.savefig(RESULTS / "alignment_timings.svg", metadata={"Date": None})
-    figure.savefig(RESULTS / "alignment_timings.png", dpi=150)
     (RESULTS / "alignment_timings.json").write_text(json.dumps(fits, indent=1) + "\n")
     for fit in fits:
         print(f"{fit['of']:<7} {fit['label']:<18} {fit['scale']:.2e} n^{fit['exponent']:.2f}")
