@@ -11,10 +11,10 @@ demo: $(STAMP)
 	$(BIN)/onebasin demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 fast: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m fast
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m fast
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

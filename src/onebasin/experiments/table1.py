@@ -65,7 +65,7 @@ class Table1:
 
 
 TOY = Table1(draws.TOY, rank=20, samples=60, accuracy=0.9)
-CPU = Table1(draws.CPU, rank=60, samples=200, accuracy=0.92)
+CPU = Table1(draws.CPU, rank=60, samples=500, accuracy=0.92)
 PAPER = Table1(draws.PAPER, rank=60, samples=100, accuracy=0.98)
 
 
@@ -129,7 +129,11 @@ def plan(config: Table1) -> dict[str, Plan]:
         "Ens. q_r": Compact(setting, rebase="anchor"),
         "Ens. q_r, ours": Compact(setting, **OURS),
         _of_ensemble(config): Compact(
-            setting, **OURS, rank=config.sources.ensemble.members - 1, fit="outputs"
+            setting,
+            **OURS,
+            rank=config.sources.ensemble.members - 1,
+            fit="outputs",
+            examples=1000,
         ),
     }
     stages = {name: compacted(fits["hmc"], how) for name, how in hmc.items()}
