@@ -9,7 +9,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Half of the time of the tests is compiling: the workers, the processes that tests start, and
+# Much of the time of the tests is compiling: the workers, the processes that tests start, and
 # later runs share what was compiled.
 CACHE: dict[str, Any] = {
     "jax_compilation_cache_dir": str(Path(__file__).parent.parent / ".pytest_cache" / "xla"),
