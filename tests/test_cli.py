@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from importlib import import_module
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from onebasin import cli
 from onebasin.networks import MLP, to_config
 from onebasin.posterior import MeanField, save
+from onebasin.usage import parsed
 
 HEAVY = ("jax", "flax", "optax", "blackjax", "matplotlib", "scipy", "sklearn", "numpy")
 
@@ -137,6 +140,17 @@ def test_every_command_has_help_with_an_example_on_one_screen(command, capsys, m
     assert f"Example: onebasin {command[0]}" in told
     assert len(told.splitlines()) <= 50
     assert max(map(len, told.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("command", SUBCOMMANDS, ids=" ".join)
+def test_the_examples_of_the_help_are_understood(command, capsys):
+    cli.main([*command, "--help"])
+    examples = re.findall(r"^Example: onebasin (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert examples
+    for example in examples:
+        name, *arguments = shlex.split(example)
+        options = import_module(cli.COMMANDS[name].module).COMMAND
+        assert parsed(f"onebasin {name}", options, arguments) is not None
 
 
 def test_help_of_an_option_says_what_to_give(capsys, monkeypatch):

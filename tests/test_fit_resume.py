@@ -65,7 +65,7 @@ def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path, method, sett
     history, out = tmp_path / "cut.jsonl", tmp_path / "cut.st"
     cut = {**base, "out": str(out), "history": str(history), "resume": True}
     kills = 0
-    for share in (0.3, 0.7):
+    for share in (0.2, 0.55, 0.8):
         process = start(cut)
         wait_for_rows(process, history, int(rows * share))
         time.sleep(chance.random() * 0.03)
@@ -74,7 +74,7 @@ def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path, method, sett
         kills += process.returncode == -signal.SIGKILL
         if out.with_name("cut.st.checkpoint").exists():
             read_checkpoint(out.with_name("cut.st.checkpoint"))  # whole, whatever the moment
-    assert kills == 2
+    assert kills >= 2
     finish(start(cut))
     one, other = load_file(tmp_path / "whole.st"), load_file(out)
     assert one.keys() == other.keys()

@@ -99,7 +99,7 @@ def _run(name: str, arguments: list[str]) -> None:
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
-        return f"{error.filename} is a file where a folder is needed; give another --out"
+        return f"{error.filename} is a file where a folder is needed; give another path"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__

@@ -35,7 +35,7 @@ def help_text(prog: str, command: Any) -> str:
     column = 2 + min(max(len(name) for name, _ in rows), NAME_WIDTH)
     lines = [f"usage: {prog} {' '.join(_needed(actions))}", ""]
     for paragraph in _description(parser.description or ""):
-        lines += [*(paragraph if paragraph[0].startswith("Example") else _filled(paragraph, width))]
+        lines += paragraph if paragraph[0].startswith("Example") else _filled(paragraph, width)
         lines.append("")
     for name, text in rows:
         lines += _wrapped(name, text, column, width)

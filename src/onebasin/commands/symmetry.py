@@ -16,6 +16,7 @@ class SymmetryOptions:
     """Show the groups of hidden units that may be permuted, found by tracing the network.
 
     Example: onebasin symmetry resnet20 --width 16
+
     Example: onebasin symmetry q0.safetensors
     """
 

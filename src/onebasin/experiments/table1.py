@@ -277,21 +277,21 @@ def _targets(
             )
         )
     name = _of_ensemble(config)
-    row = against_ensemble.get(name)
-    lost = rows[ENSEMBLE]["accuracy"] - row["accuracy"] if row else 0.0
+    lost = rows[ENSEMBLE]["accuracy"] - rows[name]["accuracy"] if rows else 0.0
     least = config.least_agreement_of_ensemble
-    claims.append(
-        judge(
-            f"One Gaussian stands in for an ensemble ({name})",
-            row and row["agreement"] >= least and lost <= config.largest_loss,
-            ours=f"{_both(row)} to the ensemble; {lost:.2%} less accurate" if row else "–",
-            criterion=f"agreement with the ensemble ≥ {least:g}, and at most "
-            f"{config.largest_loss:.1%} less accurate",
-            value=row and row["agreement"],
-            stderr=row and row["agreement_stderr"],
-            **common,
+    for to, row in (("HMC", rows.get(name)), ("the ensemble", against_ensemble.get(name))):
+        claims.append(
+            judge(
+                f"One Gaussian stands in for an ensemble, judged by {to} ({name})",
+                row and row["agreement"] >= least and lost <= config.largest_loss,
+                ours=f"{_both(row)} to {to}; {lost:.2%} less accurate" if row else "–",
+                criterion=f"agreement with {to} ≥ {least:g}, and at most "
+                f"{config.largest_loss:.1%} less accurate than the ensemble",
+                value=row and row["agreement"],
+                stderr=row and row["agreement_stderr"],
+                **common,
+            )
         )
-    )
     return claims
 
 
