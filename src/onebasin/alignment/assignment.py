@@ -15,10 +15,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 import lap
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+
+T = TypeVar("T")
 
 SMALL = 128  # units up to which a cold solve is cheaper than keeping prices
 ROUNDS = 12  # of price updates when no certificate is asked for
@@ -85,20 +88,20 @@ def gap(scores: np.ndarray, columns: np.ndarray, prices: np.ndarray) -> float:
 def reduced_costs(scores: np.ndarray, prices: np.ndarray, name: str) -> np.ndarray:
     """Costs u_i + v_j − S_ij ≥ 0 in float64; each row has a zero."""
     costs = np.empty(scores.shape, np.float64)
-    finite = np.empty(len(scores), bool)
 
-    def block(rows: slice) -> None:
+    def block(rows: slice) -> bool:
         part = costs[rows]
         np.subtract(prices, scores[rows], out=part)
         part -= part.min(axis=1, keepdims=True)
-        finite[rows] = np.isfinite(part.sum(axis=1))
+        return bool(np.isfinite(part.sum()))
 
     with np.errstate(invalid="ignore", over="ignore"):
-        _over_rows(block, scores.shape)
-    if not finite.all():
+        finite = all(_over_rows(block, scores.shape))
+    if not finite:
+        bad = ~np.isfinite(costs).all(axis=1)
         raise ValueError(
             f"the scores of group '{name}' hold NaN or infinity (first at unit "
-            f"{int(np.argmin(finite))}); look for huge values or zero deviations in its leaves"
+            f"{int(np.argmax(bad))}); look for huge values or zero deviations in its leaves"
         )
     return costs
 
@@ -142,15 +145,15 @@ def _lowest(costs: np.ndarray, rows: np.ndarray, offsets: np.ndarray) -> np.ndar
     return low
 
 
-def _over_rows(block: Callable[[slice], None], shape: tuple[int, ...]) -> None:
+def _over_rows(block: Callable[[slice], T], shape: tuple[int, ...]) -> list[T]:
     """Run `block` on slices of rows; large matrices use all cores (NumPy drops the GIL)."""
+    if shape[0] * shape[1] <= BLOCK_ENTRIES:
+        return [block(slice(None))]
     step = max(1, BLOCK_ENTRIES // max(shape[1], 1))
     slices = [slice(start, start + step) for start in range(0, shape[0], step)]
     if shape[0] * shape[1] < THREADED_ENTRIES:
-        for rows in slices:
-            block(rows)
-    else:
-        list(threads().map(block, slices))
+        return [block(rows) for rows in slices]
+    return list(threads().map(block, slices))
 
 
 @cache

@@ -56,8 +56,8 @@ class Matcher:
         known: set[str] = set()
         waiting = list(self.table.groups)
         while waiting:
-            ready = [n for n in waiting if self.table.has_known(n, known)] or waiting[:1]
-            name = ready[0]
+            ready = (n for n in waiting if self.table.has_known(n, known))
+            name = next(ready, waiting[0])
             waiting.remove(name)
             matrix = self.table.scores(name, known)
             found = solve(matrix, prices=self.prices.get(name), name=name)

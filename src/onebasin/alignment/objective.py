@@ -129,16 +129,38 @@ def moments(posterior: Any) -> Moments:
 
 def check_alike(q: Any, to: Any) -> None:
     """Refuse two posteriors over different params, or with NaNs, naming the leaf."""
+    _check_shapes(q, to)
+    for name, posterior in (("posterior", q), ("target", to)):
+        _check_finite(name, posterior, jax.tree.leaves(posterior))
+
+
+def alike_moments(q: Any, to: Any) -> tuple[Moments, Moments]:
+    """The moments of two posteriors that pass `check_alike`, with one look at every leaf."""
+    found = moments(q), moments(to)
+    if _sizes(found[0]) != _sizes(found[1]):
+        _check_shapes(q, to)
+    for name, posterior, known in zip(("posterior", "target"), (q, to), found, strict=True):
+        state = jax.tree.leaves(getattr(posterior, "state", None))
+        _check_finite(name, posterior, [*known.mean.values(), *(known.std or {}).values(), *state])
+    return found
+
+
+def _check_shapes(q: Any, to: Any) -> None:
     if _shapes(q) != _shapes(to):
         _name_the_difference(shapes_by_path(_like(q)), shapes_by_path(_like(to)))
-    for name, posterior in (("posterior", q), ("target", to)):
-        # Sums of squares show whether anything may be wrong; what it is, is looked for only then.
-        flat = [np.asarray(leaf).reshape(-1) for leaf in jax.tree.leaves(posterior)]
-        with np.errstate(over="ignore", invalid="ignore"):
-            squares = sum(float(np.dot(leaf, leaf)) for leaf in flat)
-        bad = None if isfinite(squares) else first_non_finite(posterior)
-        if bad:
-            raise ValueError(f"the {name} holds NaN or infinity in leaf '{bad}'")
+
+
+def _check_finite(name: str, posterior: Any, leaves: list[Any]) -> None:
+    # Sums of squares show whether anything may be wrong; what it is, is looked for only then.
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = [np.vdot(leaf, leaf) for leaf in leaves]
+    bad = None if all(map(isfinite, squares)) else first_non_finite(posterior)
+    if bad:
+        raise ValueError(f"the {name} holds NaN or infinity in leaf '{bad}'")
+
+
+def _sizes(known: Moments) -> dict[str, tuple[int, ...]]:
+    return {leaf: mean.shape for leaf, mean in known.mean.items()}
 
 
 def _shapes(posterior: Any) -> Any:
@@ -170,8 +192,7 @@ def _arrays(tree: Tree) -> dict[str, np.ndarray]:
     arrays = {}
     for name, value in zip(_leaf_names(structure), leaves, strict=True):
         array = np.asarray(value)
-        wide = array.dtype if array.dtype in (np.float32, np.float64) else np.float32
-        arrays[name] = array.astype(wide, copy=False)
+        arrays[name] = array if array.dtype.char in "fd" else array.astype(np.float32)
     return arrays
 
 

@@ -1,9 +1,9 @@
 """Bring one posterior to another: `align`."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 
 from onebasin.alignment.descent import Descent, Matcher, Orders, Trace
 from onebasin.alignment.frank_wolfe import FrankWolfe
-from onebasin.alignment.objective import check_alike, objective_named
+from onebasin.alignment.objective import Objective, alike_moments, objective_named
 from onebasin.alignment.scores import ScoreTable
 from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
 
@@ -49,6 +49,7 @@ class Alignment:
     starts: tuple[StartReport, ...]
     seconds: float
     trace_seconds: tuple[float, ...] = field(repr=False)
+    """When each score of the trace was reached, since the call (or a later start) began."""
     mover: Any = field(repr=False)
     target: Any = field(repr=False)
     symmetry: Symmetry = field(repr=False)
@@ -91,10 +92,10 @@ def align(
 
     - `objective`: a name (`w2`, `l2`, `kl`, `reverse-kl`, `kl-reduced`, `log-density`), an
       `Objective`, or `Activations(apply, x)`; see docs/objectives.md.
-    - `starts`: where to begin. "auto" makes a pass from the input and goes on from there, or
-      from where `q` lies if that scores better. A sequence of "identity", "forward", "random"
-      (needs `key`), permutations and objectives (`Activations(apply, x)` for a start from
-      data) descends from each and keeps the best.
+    - `starts`: where to begin. "auto" makes a pass from the input and goes on from there, and
+      also from where `q` lies if that scores no worse. A sequence of "identity", "forward",
+      "random" (needs `key`), permutations and objectives (`Activations(apply, x)` for a start
+      from data) descends from each and keeps the best.
     - `order`: in which order a sweep visits the groups: forward, backward, alternate, random.
     - `search`: `FrankWolfe()` looks further where coordinate descent gets stuck.
     - `max_sweeps`: the result is not `converged` if a start needs more.
@@ -103,26 +104,29 @@ def align(
     """
     began = time.perf_counter()
     objective = objective_named(objective)
-    check_alike(q, to)
+    known = alike_moments(q, to)
     if max_sweeps < 1:
         raise ValueError(f"max_sweeps is {max_sweeps}; allow at least one sweep")
     chosen = _checked_starts(starts, key)
     seed = (0,) if key is None else tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
     Orders(order)  # a wrong name is an error before any work
-    problem = objective.problem(q, to, symmetry)
+    sides = known if isinstance(objective, Objective) else (q, to)
+    problem = objective.problem(*sides, symmetry)
     reports: list[StartReport] = []
     best: tuple[Descent, Matcher] | None = None
+    since = began
     for number, start in enumerate(chosen):
-        since = time.perf_counter()
-        matcher, score = _begin(start, problem, q, to, symmetry, key, number)
-        end = matcher.descend(Orders(order, (*seed, number)), max_sweeps, score)
+        where = _begin(start, q, to, symmetry, key, number)
+        orders = partial(Orders, order, (*seed, number))
+        matcher, end = _descended(start, where, problem, orders, max_sweeps, since)
         if search is not None:
-            end = search.improve(matcher, end, Orders(order, (*seed, number)), max_sweeps)
+            end = search.improve(matcher, end, orders(), max_sweeps)
         if objective.relinearise:
             matcher, end = _follow_tangents(
                 objective, matcher, q, to, symmetry, Orders(order, seed), max_sweeps
             )
-        seconds = time.perf_counter() - since
+        now = time.perf_counter()
+        seconds, since = now - since, now
         reports.append(StartReport(_name_of(start), end.score, end.sweeps, end.converged, seconds))
         if best is None or end.score > best[0].score:
             best = end, matcher
@@ -168,34 +172,43 @@ def _name_of(start: Start) -> str:
 
 
 def _begin(
-    start: Start,
-    problem: Any,
-    q: Any,
-    to: Any,
-    symmetry: Symmetry,
-    key: jax.Array | None,
-    number: int,
-) -> tuple[Matcher, float | None]:
-    """A matcher at its start, and the score there if it is known already."""
-    trace = Trace()
+    start: Start, q: Any, to: Any, symmetry: Symmetry, key: jax.Array | None, number: int
+) -> Permutation:
+    """Where a start lies, before any pass from the input."""
     if isinstance(start, Permutation):
-        return Matcher(ScoreTable(problem, start), trace), None
+        return start
     if not isinstance(start, str):
-        found = align(q, to=to, symmetry=symmetry, objective=start)
-        return Matcher(ScoreTable(problem, found.permutation), trace), None
+        return align(q, to=to, symmetry=symmetry, objective=start).permutation
     if start == "random":
         assert key is not None
-        where = symmetry.random(key=jax.random.fold_in(key, number))
-        return Matcher(ScoreTable(problem, where), trace), None
-    matcher = Matcher(ScoreTable(problem, symmetry.identity()), trace)
-    if start == "identity":
-        return matcher, None
-    lies = matcher.table.total() if start == "auto" else -np.inf
+        return symmetry.random(key=jax.random.fold_in(key, number))
+    return symmetry.identity()
+
+
+def _descended(
+    start: Start,
+    where: Permutation,
+    problem: Any,
+    orders: Callable[[], Orders],
+    max_sweeps: int,
+    began: float,
+) -> tuple[Matcher, Descent]:
+    """The end of descent from `where`, or from a pass from the input, as the start asks."""
+    matcher = Matcher(ScoreTable(problem, where), Trace(began=began))
+    if start not in ("auto", "forward"):
+        return matcher, matcher.descend(orders(), max_sweeps)
     matcher.forward()
     score = matcher.table.total()
-    if score <= lies:
-        return Matcher(ScoreTable(problem, symmetry.identity()), trace), lies
-    return matcher, score
+    end = matcher.descend(orders(), max_sweeps, score)
+    if start == "forward":
+        return matcher, end
+    lies = matcher.table.total(where.indices)
+    if lies < score:
+        return matcher, end
+    # Where the mover lies is no worse than what the pass found: the better end of the two.
+    other = Matcher(ScoreTable(problem, where), Trace(began=began, solves=matcher.trace.solves))
+    there = other.descend(orders(), max_sweeps, lies)
+    return (other, there) if there.score >= end.score else (matcher, end)
 
 
 def _follow_tangents(

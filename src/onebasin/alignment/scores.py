@@ -13,22 +13,25 @@ that changes no assignment. So the mean of M is taken out first: for deviations,
 alike, this leaves float32 its digits for the differences.
 
 Narrow networks have many small leaves, and then calls, not flops, take the time: the places of a
-group without a neighbour are laid side by side as one.
+group without a neighbour are laid side by side as one, and what depends on the symmetry alone is
+worked out once (`_plan`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from onebasin.alignment.objective import FeaturePair
-from onebasin.symmetry import Group, Permutation, Place
+from onebasin.symmetry import Permutation, Place, Symmetry
 from onebasin.symmetry.layout import Concat, Fixed, Layout, Product, Units, gather_index
 
 Indices = dict[str, np.ndarray]
 BATCHED_ENTRIES = 1 << 20  # beyond this, products over the axes in front are added one by one
+BLOCK = 1 << 16  # entries of a dot product at a time
 SMALL_LEAF = 1 << 20  # entries up to which a place without a neighbour is laid beside others
 
 
@@ -77,20 +80,17 @@ class Panel:
         after = self.after
         if self.behind and self.axis is not None:
             after = after // self.pairs[0][0].shape[self.axis] * target.shape[self.axis]
-        # An overflow is reported where the matrix is used, with the group's name.
-        with np.errstate(over="ignore", invalid="ignore"):
-            if after == 1:
-                t, m = (a.reshape(-1, self.units) for a in (target, mover))
-                scores += t.T @ m
-                return
-            t, m = (a.reshape(-1, self.units, after) for a in (target, mover))
-            if len(t) == 1:
-                scores += t[0] @ m[0].T
-            elif len(t) * scores.size <= BATCHED_ENTRIES:
-                scores += np.matmul(t, m.swapaxes(1, 2)).sum(axis=0)
-            else:
-                for left, right in zip(t, m, strict=True):
-                    scores += left @ right.T
+        if after == 1:
+            scores += target.reshape(-1, self.units).T @ mover.reshape(-1, self.units)
+            return
+        t, m = (a.reshape(-1, self.units, after) for a in (target, mover))
+        if len(t) == 1:
+            scores += t[0] @ m[0].T
+        elif len(t) * scores.size <= BATCHED_ENTRIES:
+            scores += np.matmul(t, m.swapaxes(1, 2)).sum(axis=0)
+        else:
+            for left, right in zip(t, m, strict=True):
+                scores += left @ right.T
 
 
 @dataclass
@@ -116,12 +116,34 @@ class GeneralPanel:
         if self.included is not None and np.array_equal(key, self.included):
             return
         fresh = np.zeros_like(scores)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for (target, mover), shift in zip(self.pairs, self.shifts, strict=True):
-                moved = _less(mover[np.ix_(*gathers)], shift, inplace=True)
-                fresh += self.place.rows(target) @ self.place.rows(moved).T
-            scores += fresh if self.matrix is None else fresh - self.matrix
+        for (target, mover), shift in zip(self.pairs, self.shifts, strict=True):
+            moved = _less(mover[np.ix_(*gathers)], shift, inplace=True)
+            fresh += self.place.rows(target) @ self.place.rows(moved).T
+        scores += fresh if self.matrix is None else fresh - self.matrix
         self.matrix, self.included = fresh, key
+
+
+@dataclass(frozen=True)
+class Slot:
+    """How the leaf of a place is read for the scores of its group, whatever it holds."""
+
+    place: Place
+    groups: frozenset[str]
+    after: int | None  # None where only a `GeneralPanel` will do
+    axis: int | None
+    layout: Layout | None
+    behind: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the score tables of one symmetry have in common."""
+
+    sizes: Mapping[str, int]
+    slots: Mapping[str, tuple[Slot, ...]]
+    alone: Mapping[str, tuple[Place, ...]]  # on small leaves where nothing else moves
+    held: frozenset[str]  # the leaves of those
+    axes: Mapping[str, tuple[tuple[Layout, frozenset[str]], ...]]  # layout and groups of each axis
 
 
 class ScoreTable:
@@ -129,30 +151,20 @@ class ScoreTable:
 
     def __init__(self, problem: FeaturePair, start: Permutation) -> None:
         self.problem = problem
-        self.groups: dict[str, Group] = {g.name: g for g in problem.symmetry.groups}
+        plan = self._plan = _plan(problem.symmetry)
+        self.groups: Mapping[str, int] = plan.sizes
         self.indices: Indices = {name: np.array(start[name]) for name in self.groups}
         self.dtype = np.result_type(
             *{a.dtype for feature in problem.target for a in feature.values()}, np.float32
         )
         self._matrices: dict[str, np.ndarray] = {}
         self._shifts: dict[str, list[float]] = {}
-        names = {
-            leaf: [_names_on(layout) for layout in layouts]
-            for leaf, layouts in problem.symmetry.layouts.items()
+        self._alone = {name: self._merged(name) for name in plan.alone}
+        self._panels: dict[str, list[Panel | GeneralPanel]] = {
+            name: [self._panel(name, slot) for slot in slots] for name, slots in plan.slots.items()
         }
-        self._panels: dict[str, list[Panel | GeneralPanel]] = {}
-        self._alone: dict[str, Panel] = {}
-        self._leaves = set(problem.target[0])  # those that no `_alone` panel holds
-        for name, group in self.groups.items():
-            scored = [place for place in group.places if place.where == "params"]
-            alone, rest = [], []
-            for place in scored:
-                (alone if self._is_alone(place, names[place.leaf]) else rest).append(place)
-            self._panels[name] = [self._panel(group, place, names[place.leaf]) for place in rest]
-            if alone:
-                self._alone[name] = self._merged(group, alone)
-                self._panels[name].insert(0, self._alone[name])
-                self._leaves -= {place.leaf for place in alone}
+        for name, panel in self._alone.items():
+            self._panels[name].insert(0, panel)
 
     def neighbours(self) -> dict[str, set[str]]:
         """For each group, the groups whose scores change when it moves."""
@@ -169,11 +181,13 @@ class ScoreTable:
         """
         matrix = self._matrices.get(name)
         if matrix is None:
-            size = self.groups[name].size
+            size = self.groups[name]
             matrix = self._matrices[name] = np.zeros((size, size), self.dtype)
-        for panel in self._panels[name]:
-            if known is None or panel.included is not None or panel.groups <= known:
-                panel.add_to(matrix, self.indices)
+        # An overflow is reported where the matrix is used, with the group's name.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for panel in self._panels[name]:
+                if known is None or panel.included is not None or panel.groups <= known:
+                    panel.add_to(matrix, self.indices)
         return matrix
 
     def has_known(self, name: str, known: set[str]) -> bool:
@@ -187,67 +201,107 @@ class ScoreTable:
         indices = self.indices if indices is None else indices
         still = {n for n, p in indices.items() if np.array_equal(p, np.arange(len(p)))}
         total = 0.0
-        layouts = self.problem.symmetry.layouts
         for name, panel in self._alone.items():
             gathers = [None, None if name in still else indices[name]]
             for target, mover in panel.pairs:
                 total += _gathered_dot(target, mover, gathers)
-        for leaf in self._leaves:
-            axes = layouts.get(leaf, ())
+        for leaf in self.problem.target[0].keys() - self._plan.held:
             gathers = [
-                None if _names_on(layout) <= still else gather_index(layout, indices)
-                for layout in axes
+                None if names <= still else gather_index(layout, indices)
+                for layout, names in self._plan.axes.get(leaf, ())
             ]
             for target, mover in zip(self.problem.target, self.problem.mover, strict=True):
                 total += _gathered_dot(target[leaf], mover[leaf], gathers)
         return total
 
-    def _is_alone(self, place: Place, names: Sequence[frozenset[str]]) -> bool:
-        """Whether nothing else moves on a small leaf, and the group sits there once."""
-        size = self.problem.target[0][place.leaf].size
-        once = len(place.positions) * place.positions.shape[1]
-        whole = once == self.problem.symmetry.layouts[place.leaf][place.axis].size
-        return size <= SMALL_LEAF and whole and sum(map(len, names)) == 1
-
-    def _merged(self, group: Group, places: Sequence[Place]) -> Panel:
+    def _merged(self, name: str) -> Panel:
         """Places without a neighbour side by side, as one array [rest, units]."""
+        places = self._plan.alone[name]
+
+        size = self.groups[name]
+
+        def columns(array: np.ndarray, place: Place) -> np.ndarray:
+            whole = array.shape[-1] == size and place.axis == array.ndim - 1
+            return array.reshape(-1, size) if whole else place.rows(array).T
 
         def side(features: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-            return np.concatenate([p.rows(f[p.leaf]).T for f in features for p in places])
+            return np.concatenate([columns(f[p.leaf], p) for f in features for p in places])
 
         target, mover = side(self.problem.target), side(self.problem.mover)
         shift = mover.mean(axis=1, keepdims=True)
-        return Panel(frozenset(), [(target, mover)], [shift], group.size, 1, None, None, False)
+        return Panel(frozenset(), [(target, mover)], [shift], size, 1, None, None, False)
 
-    def _panel(
-        self, group: Group, place: Place, names: Sequence[frozenset[str]]
-    ) -> Panel | GeneralPanel:
-        leaf, axis = place.leaf, place.axis
-        layouts = self.problem.symmetry.layouts[leaf]
+    def _panel(self, name: str, slot: Slot) -> Panel | GeneralPanel:
+        leaf = slot.place.leaf
         pairs = [
             (t[leaf], m[leaf]) for t, m in zip(self.problem.target, self.problem.mover, strict=True)
         ]
         shifts = self._shifts.get(leaf)
         if shifts is None:
             shifts = self._shifts[leaf] = [_shift(mover) for _, mover in pairs]
-        others = [i for i, on in enumerate(names) if on and i != axis]
-        groups = frozenset().union(*(names[i] for i in others))
-        after = _whole_units(layouts[axis], group.size)
-        if after is None or len(others) > 1:
-            groups |= names[axis] - {group.name}
-            return GeneralPanel(groups, pairs, shifts, group.name, place, layouts)
-        other = others[0] if others else None
-        after *= prod(layout.size for layout in layouts[axis + 1 :])
+        if slot.after is None:
+            layouts = self.problem.symmetry.layouts[leaf]
+            return GeneralPanel(slot.groups, pairs, shifts, name, slot.place, layouts)
         return Panel(
-            groups,
+            slot.groups,
             pairs,
             shifts,
-            group.size,
-            after,
-            other,
-            None if other is None else layouts[other],
-            other is not None and other > axis,
+            self.groups[name],
+            slot.after,
+            slot.axis,
+            slot.layout,
+            slot.behind,
         )
+
+
+@lru_cache(maxsize=8)
+def _plan(symmetry: Symmetry) -> Plan:
+    names = {leaf: [_names_on(a) for a in axes] for leaf, axes in symmetry.layouts.items()}
+    slots: dict[str, tuple[Slot, ...]] = {}
+    alone: dict[str, tuple[Place, ...]] = {}
+    for group in symmetry.groups:
+        lone, rest = [], []
+        for place in group.places:
+            if place.where == "params":
+                (lone if _is_alone(symmetry, place, names[place.leaf]) else rest).append(place)
+        slots[group.name] = tuple(
+            _slot(symmetry, group.name, group.size, place, names[place.leaf]) for place in rest
+        )
+        if lone:
+            alone[group.name] = tuple(lone)
+    return Plan(
+        sizes={group.name: group.size for group in symmetry.groups},
+        slots=slots,
+        alone=alone,
+        held=frozenset(place.leaf for places in alone.values() for place in places),
+        axes={
+            leaf: tuple(zip(axes, names[leaf], strict=True))
+            for leaf, axes in symmetry.layouts.items()
+        },
+    )
+
+
+def _is_alone(symmetry: Symmetry, place: Place, names: Sequence[frozenset[str]]) -> bool:
+    """Whether nothing else moves on a small leaf, and the group sits there once."""
+    layouts = symmetry.layouts[place.leaf]
+    once = len(place.positions) * place.positions.shape[1]
+    size = prod(layout.size for layout in layouts)
+    return size <= SMALL_LEAF and once == layouts[place.axis].size and sum(map(len, names)) == 1
+
+
+def _slot(
+    symmetry: Symmetry, group: str, size: int, place: Place, names: Sequence[frozenset[str]]
+) -> Slot:
+    axis, layouts = place.axis, symmetry.layouts[place.leaf]
+    others = [i for i, on in enumerate(names) if on and i != axis]
+    groups = frozenset().union(*(names[i] for i in others))
+    after = _whole_units(layouts[axis], size)
+    if after is None or len(others) > 1:
+        return Slot(place, groups | (names[axis] - {group}), None, None, None, False)
+    after *= prod(layout.size for layout in layouts[axis + 1 :])
+    if not others:
+        return Slot(place, groups, after, None, None, False)
+    return Slot(place, groups, after, others[0], layouts[others[0]], others[0] > axis)
 
 
 def _names_on(layout: Layout) -> frozenset[str]:
@@ -294,15 +348,24 @@ def _gathered_dot(
     """
     if target.ndim == 0:
         return float(target) * float(mover)
-    step = max(1, (1 << 16) // max(target[:1].size, 1))
+    if target.size <= BLOCK:
+        return _moved_dot(target, mover, gathers)
+    step = max(1, BLOCK // max(target[:1].size, 1))
     total = 0.0
     for start in range(0, len(target), step):
         rows = slice(start, start + step)
         first = gathers[0] if gathers else None
         part = mover[rows if first is None else first[rows]]
-        for axis, gather in enumerate(gathers[1:], start=1):
-            if gather is not None:
-                part = part.take(gather, axis=axis)
-        flat = [a.reshape(-1, a.shape[-1]) for a in (target[rows], part)]
-        total += float(np.einsum("ij,ij->i", *flat).sum(dtype=np.float64))
+        total += _moved_dot(target[rows], part, [None, *gathers[1:]])
     return total
+
+
+def _moved_dot(
+    target: np.ndarray, mover: np.ndarray, gathers: Sequence[np.ndarray | None]
+) -> float:
+    for axis, gather in enumerate(gathers):
+        if gather is not None:
+            mover = mover.take(gather, axis=axis)
+    last = target.shape[-1]
+    rows = np.einsum("ij,ij->i", target.reshape(-1, last), mover.reshape(-1, last))
+    return float(rows.sum(dtype=np.float64))

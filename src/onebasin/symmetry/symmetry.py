@@ -92,6 +92,13 @@ class Symmetry:
     roles: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """What each axis (leaf, axis) of a parameter does, as far as the trace knows."""
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((frozenset(self.layouts.items()), frozenset(self.state_layouts.items())))
+
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The groups in the order in which their first place appears in the layouts."""
@@ -173,6 +180,10 @@ class Symmetry:
     # The group itself.
 
     def identity(self) -> Permutation:
+        return self._identity
+
+    @cached_property
+    def _identity(self) -> Permutation:
         return Permutation({group.name: np.arange(group.size) for group in self.groups})
 
     def random(
