@@ -97,13 +97,13 @@ CPU = Barriers(
         ),
         Part(
             "cifar10-mlp",
-            presets.CIFAR10,
+            presets.CIFAR10_COLD,
             presets.CPU_VI,
             presets.CPU_MAP,
             accuracy=0.45,
             largest_barrier=0.02,
             largest_share=0.02,
-            **{**CPU_SIZES, "points": 7, "samples": 64, "few_samples": 16, "train_examples": 5000},
+            **{**CPU_SIZES, "points": 7, "samples": 32, "few_samples": 16, "train_examples": 5000},
         ),
         Part(
             "cifar10-resnet20",
@@ -134,7 +134,7 @@ PAPER = Barriers(
     parts=(
         replace(CPU.parts[0], vi=presets.PAPER_VI_MNIST, **PAPER_SIZES),
         replace(CPU.parts[1], vi=presets.PAPER_VI_MNIST, **PAPER_SIZES),
-        replace(CPU.parts[2], vi=presets.PAPER_VI_CIFAR, **PAPER_SIZES),
+        replace(CPU.parts[2], setting=presets.CIFAR10, vi=presets.PAPER_VI_CIFAR, **PAPER_SIZES),
         replace(CPU.parts[3], vi=presets.PAPER_VI_CIFAR, accuracy=0.85, **PAPER_SIZES),
     )
 )

@@ -56,7 +56,7 @@ CPU = CIFAR100(
     (
         Part(
             "mlp",
-            Setting("cifar100", prior_variance=0.0025),
+            presets.CIFAR100_COLD,
             presets.CPU_VI,
             0.15,
             Sizes(7, 16, examples=5000),

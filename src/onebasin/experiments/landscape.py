@@ -48,7 +48,7 @@ class LandscapeConfig:
 TOY = LandscapeConfig(
     Grid(presets.TOY, 13, 500), presets.TOY_VI, 0.9, 0.1, together=presets.TOGETHER
 )
-CPU = LandscapeConfig(Grid(presets.CIFAR10), presets.CPU_VI, 0.45, 0.1)
+CPU = LandscapeConfig(Grid(presets.CIFAR10_COLD), presets.CPU_VI, 0.45, 0.1)
 PAPER = LandscapeConfig(Grid(presets.CIFAR10, 41, 50_000), presets.PAPER_VI_CIFAR, 0.45, 0.1)
 
 

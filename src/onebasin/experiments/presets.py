@@ -1,5 +1,7 @@
 """Settings and methods that several experiments use: the same values share the same fits."""
 
+from dataclasses import replace
+
 from onebasin.experiments.setting import Setting
 from onebasin.inference.methods import MAP, VI
 
@@ -13,6 +15,10 @@ TOY_MAP = MAP(epochs=60, batch_size=250, learning_rate=1e-2)
 MNIST = Setting("mnist", prior_variance=0.01)
 FASHION = Setting("fashion-mnist", prior_variance=0.01)
 CIFAR10 = Setting("cifar10", prior_variance=0.0025)
+# Variational MLPs on CIFAR, fitted until the ELBO converges, prune themselves: at temperature 1 and
+# the published prior they classify 38 % of CIFAR-10. Colder, they learn more than that.
+CIFAR10_COLD = replace(CIFAR10, temperature=0.1)
+CIFAR100_COLD = replace(CIFAR10_COLD, data="cifar100")
 CIFAR10_RESNET = Setting("cifar10", "resnet20", width=16, prior_variance=0.01)
 CIFAR100_RESNET = Setting("cifar100", "resnet20", width=16, prior_variance=0.01)
 CPU_VI = VI(epochs=30)

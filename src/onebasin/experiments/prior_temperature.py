@@ -41,14 +41,14 @@ class PriorTemperature:
 
 
 TOY = PriorTemperature(
-    replace(presets.TOY, width=32),
+    presets.TOY,
     (0.1, 0.4),
     (0.1, 1.0),
     presets.TOY_VI,
     0.9,
-    0.25,
+    0.1,
     Sizes(9, 32),
-    together=2,
+    together=presets.TOGETHER,
 )
 CPU = PriorTemperature(
     replace(presets.MNIST, width=256),
@@ -98,7 +98,8 @@ def conclude(config: PriorTemperature, outcomes: Mapping[str, Outcomes]) -> Find
                 ours=ours,
                 criterion=f"aligned barrier ≤ {config.largest_share:.0%} of the unaligned one",
                 conditions=f"{setting.title}; {config.vi.epochs} epochs; {config.sizes}",
-                published_scale=setting.same_size(PAPER.setting) and config.sizes.samples >= 128,
+                published_scale=config.setting.same_size(PAPER.setting)
+                and config.sizes.samples >= 128,
                 fits=fits,
                 value=None if after is None else after.barrier,
                 stderr=None if after is None else after.error,

@@ -59,11 +59,12 @@ class Setting:
     @property
     def title(self) -> str:
         few = "" if self.limit is None else f" (first {self.limit:,} images)"
-        return f"{self.network_title} on {TITLES[self.data]}{few}"
+        cold = "" if self.temperature == 1 else f", temperature {self.temperature:g}"
+        return f"{self.network_title} on {TITLES[self.data]}{few}{cold}"
 
     def same_size(self, other: "Setting") -> bool:
-        """Whether data and network are those of `other`: what "at the published scale" means."""
-        fields = ("data", "network", "width", "depth", "limit")
+        """Whether data, network and temperature are those of `other`: "the published scale"."""
+        fields = ("data", "network", "width", "depth", "limit", "temperature")
         return all(getattr(self, name) == getattr(other, name) for name in fields)
 
 
