@@ -86,6 +86,16 @@ CPU = Barriers(
             **CPU_SIZES,
         ),
         Part(
+            "mnist-mlp-cold",
+            presets.MNIST_COLD,
+            presets.CPU_VI,
+            presets.CPU_MAP,
+            accuracy=0.98,
+            largest_barrier=0.02,
+            largest_share=0.02,
+            **CPU_SIZES,
+        ),
+        Part(
             "fashion-mnist-mlp",
             presets.FASHION,
             presets.CPU_VI,
@@ -130,12 +140,23 @@ PAPER_SIZES: dict[str, Any] = {
     "test_examples": None,
     "train_examples": None,
 }
+AT_CPU = {part.name: part for part in CPU.parts}
 PAPER = Barriers(
     parts=(
-        replace(CPU.parts[0], vi=presets.PAPER_VI_MNIST, **PAPER_SIZES),
-        replace(CPU.parts[1], vi=presets.PAPER_VI_MNIST, **PAPER_SIZES),
-        replace(CPU.parts[2], setting=presets.CIFAR10, vi=presets.PAPER_VI_CIFAR, **PAPER_SIZES),
-        replace(CPU.parts[3], vi=presets.PAPER_VI_CIFAR, accuracy=0.85, **PAPER_SIZES),
+        replace(AT_CPU["mnist-mlp"], vi=presets.PAPER_VI_MNIST, **PAPER_SIZES),
+        replace(AT_CPU["fashion-mnist-mlp"], vi=presets.PAPER_VI_MNIST, **PAPER_SIZES),
+        replace(
+            AT_CPU["cifar10-mlp"],
+            setting=presets.CIFAR10,
+            vi=presets.PAPER_VI_CIFAR,
+            **PAPER_SIZES,
+        ),
+        replace(
+            AT_CPU["cifar10-resnet20"],
+            vi=presets.PAPER_VI_CIFAR,
+            accuracy=0.85,
+            **PAPER_SIZES,
+        ),
     )
 )
 

@@ -13,6 +13,7 @@ TOY_MAP = MAP(epochs=60, batch_size=250, learning_rate=1e-2)
 
 # cpu: real data on two cores.
 MNIST = Setting("mnist", prior_variance=0.01)
+MNIST_COLD = replace(MNIST, temperature=0.1)  # less noise is left to go wrong between two fits
 FASHION = Setting("fashion-mnist", prior_variance=0.01)
 CIFAR10 = Setting("cifar10", prior_variance=0.0025)
 # Variational MLPs on CIFAR, fitted until the ELBO converges, prune themselves: at temperature 1 and
