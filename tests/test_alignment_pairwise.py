@@ -138,6 +138,39 @@ def test_starts_are_reported_and_the_best_is_kept(x64):
     assert again.trace == found.trace
 
 
+def test_auto_is_the_better_of_the_pass_and_of_where_the_mover_lies(x64):
+    """Where the mover lies counts only if it scores as the pass does: over seeds, both happen."""
+    shapes = mlp_shapes((6, 6))
+    which = set()
+    for seed in range(12):
+        to = gaussian(shapes, seed)
+        noise = random_like(shapes, 100 + seed, 0.5 * seed)  # from the target itself to far away
+        q = MeanField(jax.tree.map(jnp.add, to.mean, noise), to.std)
+        sym = mlp_symmetry(q.mean)
+        ends = {
+            start: align(q, to=to, symmetry=sym, starts=(start,)).score
+            for start in ("forward", "identity")
+        }
+        problem = OBJECTIVES["w2"].problem(q, to, sym)
+        lies = ScoreTable(problem, sym.identity()).total()
+        passed = Matcher(ScoreTable(problem, sym.identity()), Trace())
+        passed.forward()
+        both = lies >= passed.table.total()
+        which.add(both)
+        expected = max(ends.values()) if both else ends["forward"]
+        assert align(q, to=to, symmetry=sym).score == pytest.approx(expected, rel=1e-12)
+    assert which == {True, False}
+
+
+@pytest.mark.fast
+def test_the_clock_of_the_trace_starts_with_the_call():
+    q, to = (gaussian(mlp_shapes((8, 8)), seed) for seed in (0, 1))
+    found = align(q, to=to, symmetry=mlp_symmetry(q.mean))
+    assert len(found.trace_seconds) == len(found.trace)
+    assert 0 < found.trace_seconds[0] <= found.trace_seconds[-1] <= found.seconds
+    assert (np.diff(found.trace_seconds) >= 0).all()
+
+
 @pytest.mark.fast
 def test_sweeps_may_run_out():
     shapes = mlp_shapes((30, 30, 30))

@@ -266,3 +266,14 @@ def test_running_statistics_move_with_their_posterior():
     before = network.apply(q.mean, x, q.state)
     np.testing.assert_allclose(network.apply(moved.mean, x, moved.state), before, atol=1e-5)
     assert np.abs(network.apply(moved.mean, x, q.state) - before).max() > 1e-2
+
+
+def test_equal_symmetries_have_equal_hashes():
+    params = {"w1": jnp.ones((2, 3)), "w2": jnp.ones((3, 1))}
+    one, same = (Symmetry.by_hand(params, {"h": [("w1", 1), ("w2", 0)]}) for _ in range(2))
+    other = Symmetry.by_hand(params, {"h": [("w1", 1)]})
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert {one: "found"}[same] == "found"
+    assert other not in {one}
