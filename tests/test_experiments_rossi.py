@@ -91,6 +91,8 @@ def test_many(folder):
     as_good = found["One merged posterior classifies as well as the members it was made of"]
     assert as_good["verdict"] == SMALLER
     assert found["Without alignment the average is no posterior at all"]["verdict"] == SMALLER
+    surer = "Restoring the units' statistics makes the merged posterior surer where it is right"
+    assert found[surer]["verdict"] == SMALLER
 
 
 def test_everything_is_kept_and_shown(folder, capsys, tmp_path):

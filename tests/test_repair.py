@@ -10,6 +10,7 @@ import pytest
 from onebasin.evaluation.barrier import profile
 from onebasin.evaluation.measures import nll
 from onebasin.evaluation.predictive import predictive
+from onebasin.experiments.many import restored
 from onebasin.networks import MLP
 from onebasin.networks.convolution import Conv
 from onebasin.networks.normalisation import FilterResponseNorm
@@ -77,6 +78,19 @@ def test_statistics_are_the_interpolation_of_the_ends(repaired, recorder, t):
         # and plain averaging does shrink the spread
         goal = (1 - t) * ends[0][layer][1] + t * ends[1][layer][1]
         assert (plain[layer][1] / goal).mean() < 0.95
+
+
+def test_a_mean_of_many_has_their_mean_statistics(symmetry, recorder):
+    """Members join one after another; no order is left in what the units do."""
+    seeds = (1, 2, 3)
+    merged = restored([mean_field(seed) for seed in seeds], apply, X, symmetry)
+    found = statistics(recorder, merged.mean)
+    ends = [statistics(recorder, params(seed)) for seed in seeds]
+    for layer in range(2):
+        for kind in (0, 1):
+            goal = np.mean([end[layer][kind] for end in ends], axis=0)
+            np.testing.assert_allclose(found[layer][kind], goal, rtol=2e-3, atol=2e-4)
+    jax.tree.map(lambda s: np.testing.assert_allclose(s, 0.05, rtol=1e-6), merged.std)
 
 
 def test_ends_are_left_as_they_are(repaired):
