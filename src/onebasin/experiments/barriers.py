@@ -93,7 +93,7 @@ CPU = Barriers(
             accuracy=0.98,
             largest_barrier=0.02,
             largest_share=0.02,
-            **CPU_SIZES,
+            **{**CPU_SIZES, "points": 5},
         ),
         Part(
             "fashion-mnist-mlp",
@@ -113,7 +113,7 @@ CPU = Barriers(
             accuracy=0.45,
             largest_barrier=0.02,
             largest_share=0.02,
-            **{**CPU_SIZES, "points": 7, "samples": 32, "few_samples": 16, "train_examples": 5000},
+            **{**CPU_SIZES, "points": 5, "samples": 32, "few_samples": 16, "train_examples": 5000},
         ),
         Part(
             "cifar10-resnet20",

@@ -59,7 +59,7 @@ CPU = CIFAR100(
             presets.CIFAR100_COLD,
             presets.CPU_VI,
             0.15,
-            Sizes(7, 16, examples=5000),
+            Sizes(5, 16, examples=5000),
             none=0.05,
         ),
         Part(
