@@ -88,7 +88,7 @@ CPU = Barriers(
         Part(
             "mnist-mlp-cold",
             presets.MNIST_COLD,
-            presets.CPU_VI,
+            presets.COLD_VI,
             presets.CPU_MAP,
             accuracy=0.98,
             largest_barrier=0.02,

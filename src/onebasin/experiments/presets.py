@@ -23,6 +23,7 @@ CIFAR100_COLD = replace(CIFAR10_COLD, data="cifar100")
 CIFAR10_RESNET = Setting("cifar10", "resnet20", width=16, prior_variance=0.01)
 CIFAR100_RESNET = Setting("cifar100", "resnet20", width=16, prior_variance=0.01)
 CPU_VI = VI(epochs=30)
+COLD_VI = VI(epochs=30, std_learning_rate=3e-3)  # deviations have further to go when it is cold
 CPU_MAP = MAP(epochs=30)
 
 # paper: appendix D and table 1 of Rossi et al. The optimiser is not stated; with plain gradient
