@@ -46,6 +46,12 @@ def test_the_swapped_chains():
     assert cells("… the same with the two pairs") == [f"{float(v):.3f}" for v in found]
 
 
+def barrier_row(name, title, row):
+    (table,) = [t for t in record(name)["tables"] if t["title"] == title]
+    (found,) = [r for r in table["rows"] if r[0] == row]
+    return found
+
+
 @pytest.mark.parametrize(
     ("label", "row"),
     [
@@ -56,9 +62,26 @@ def test_the_swapped_chains():
     ],
 )
 def test_barriers(label, row):
-    (table,) = [t for t in record("barriers")["tables"] if "MNIST, test" in t["title"]]
-    (found,) = [r for r in table["rows"] if r[0] == row]
+    found = barrier_row("barriers", "MLP 3×512 on MNIST, test data", row)
     barrier, accuracy = cells(label)
     digits = len(barrier.partition(".")[2])
     assert barrier == f"{float(found[1].split('±')[0]):.{digits}f}"
     assert accuracy == f"{float(found[-1].rstrip('%')):.1f}"
+
+
+@pytest.mark.parametrize(
+    ("label", "title"),
+    [
+        ("Fashion-MNIST", "MLP 3×512 on Fashion-MNIST, test data"),
+        ("CIFAR-10", "MLP 3×512 on CIFAR-10, temperature 0.1, test data"),
+    ],
+)
+def test_barriers_on_other_data(label, title):
+    *barriers, accuracy = cells(label)
+    for told, row in zip(
+        barriers, ("as fitted", "aligned, w2", "aligned and repaired"), strict=True
+    ):
+        found = barrier_row("barriers", title, row)
+        assert told == f"{float(found[1].split('±')[0]):.3f}"
+    ends = barrier_row("barriers", title, "aligned, w2")[4]
+    assert accuracy == " / ".join(f"{float(end.strip(' %')):.1f}" for end in ends.split("/"))
