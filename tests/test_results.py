@@ -69,19 +69,27 @@ def test_barriers(label, row):
     assert accuracy == f"{float(found[-1].rstrip('%')):.1f}"
 
 
+ALIGNED = ("as fitted", "aligned, w2", "aligned and repaired")
+
+
 @pytest.mark.parametrize(
-    ("label", "title"),
+    ("label", "name", "title", "rows"),
     [
-        ("Fashion-MNIST", "MLP 3×512 on Fashion-MNIST, test data"),
-        ("CIFAR-10", "MLP 3×512 on CIFAR-10, temperature 0.1, test data"),
+        ("Fashion-MNIST ", "barriers", "MLP 3×512 on Fashion-MNIST", ALIGNED),
+        ("CIFAR-10 ", "barriers", "MLP 3×512 on CIFAR-10, temperature 0.1", ALIGNED),
+        (
+            "CIFAR-100 ",
+            "cifar100",
+            "MLP 3×512 on CIFAR-100, temperature 0.1",
+            ("as fitted", "w2", "w2 and repaired"),
+        ),
     ],
 )
-def test_barriers_on_other_data(label, title):
+def test_barriers_on_other_data(label, name, title, rows):
     *barriers, accuracy = cells(label)
-    for told, row in zip(
-        barriers, ("as fitted", "aligned, w2", "aligned and repaired"), strict=True
-    ):
-        found = barrier_row("barriers", title, row)
-        assert told == f"{float(found[1].split('±')[0]):.3f}"
-    ends = barrier_row("barriers", title, "aligned, w2")[4]
+    found = [barrier_row(name, f"{title}, test data", row) for row in rows]
+    for told, row in zip(barriers, found, strict=True):
+        digits = len(told.partition(".")[2])
+        assert told == f"{float(row[1].split('±')[0]):.{digits}f}"
+    ends = found[-1][4]
     assert accuracy == " / ".join(f"{float(end.strip(' %')):.1f}" for end in ends.split("/"))
