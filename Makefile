@@ -11,7 +11,7 @@ demo: $(STAMP)
 	$(BIN)/onebasin demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m fast

@@ -36,6 +36,14 @@ settings.register_profile(
 settings.load_profile("onebasin")
 
 
+# Few tests, long ones: begun last, they would leave one worker alone at the end.
+LONGEST = ("test_experiments_xiao", "test_experiments_rossi", "test_readme", "test_fit_resume")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
 @pytest.fixture
 def x64() -> Iterator[None]:
     """Double precision for the length of one test."""
