@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import zoo
+from onebasin.alignment.objective import OBJECTIVES
+from onebasin.alignment.scores import ScoreTable
 from onebasin.symmetry import NoRuleWarning, NotASymmetry, Symmetry, find_symmetry
 from onebasin.symmetry.check import check
 
@@ -277,3 +279,16 @@ def test_equal_symmetries_have_equal_hashes():
     assert one != other
     assert {one: "found"}[same] == "found"
     assert other not in {one}
+
+
+def test_score_tables_visit_groups_in_the_order_of_their_own_symmetry():
+    """Equal symmetries share a plan, but not the order in which they list their groups."""
+    params = {"a": jnp.ones((2, 3)), "b": jnp.ones((3, 4)), "c": jnp.ones((4, 1))}
+    groups = {"g": [("a", 1), ("b", 0)], "h": [("b", 1), ("c", 0)]}
+    one = Symmetry.by_hand(params, groups)
+    turned = Symmetry(dict(reversed(one.layouts.items())))
+    assert one == turned
+    for symmetry in (one, turned):
+        table = ScoreTable(OBJECTIVES["l2"].problem(params, params, symmetry), symmetry.identity())
+        assert list(table.groups) == [group.name for group in symmetry.groups]
+    assert [g.name for g in one.groups] != [g.name for g in turned.groups]

@@ -139,7 +139,6 @@ class Slot:
 class Plan:
     """What the score tables of one symmetry have in common."""
 
-    sizes: Mapping[str, int]
     slots: Mapping[str, tuple[Slot, ...]]
     alone: Mapping[str, tuple[Place, ...]]  # on small leaves where nothing else moves
     held: frozenset[str]  # the leaves of those
@@ -152,7 +151,8 @@ class ScoreTable:
     def __init__(self, problem: FeaturePair, start: Permutation) -> None:
         self.problem = problem
         plan = self._plan = _plan(problem.symmetry)
-        self.groups: Mapping[str, int] = plan.sizes
+        # Not kept in the plan: equal symmetries may list their groups in another order.
+        self.groups = {group.name: group.size for group in problem.symmetry.groups}
         self.indices: Indices = {name: np.array(start[name]) for name in self.groups}
         self.dtype = np.result_type(
             *{a.dtype for feature in problem.target for a in feature.values()}, np.float32
@@ -205,7 +205,10 @@ class ScoreTable:
             gathers = [None, None if name in still else indices[name]]
             for target, mover in panel.pairs:
                 total += _gathered_dot(target, mover, gathers)
-        for leaf in self.problem.target[0].keys() - self._plan.held:
+        # In the order of the leaves: a sum of floats must not depend on how a set is laid out.
+        for leaf in self.problem.target[0]:
+            if leaf in self._plan.held:
+                continue
             gathers = [
                 None if names <= still else gather_index(layout, indices)
                 for layout, names in self._plan.axes.get(leaf, ())
@@ -270,7 +273,6 @@ def _plan(symmetry: Symmetry) -> Plan:
         if lone:
             alone[group.name] = tuple(lone)
     return Plan(
-        sizes={group.name: group.size for group in symmetry.groups},
         slots=slots,
         alone=alone,
         held=frozenset(place.leaf for places in alone.values() for place in places),
