@@ -10,11 +10,11 @@ import pytest
 from onebasin.evaluation.barrier import profile
 from onebasin.evaluation.measures import nll
 from onebasin.evaluation.predictive import predictive
-from onebasin.experiments.many import restored
 from onebasin.networks import MLP
 from onebasin.networks.convolution import Conv
 from onebasin.networks.normalisation import FilterResponseNorm
 from onebasin.paths import geodesic, line, mixture, repair
+from onebasin.paths.merging import repaired_mean
 from onebasin.posterior import LowRank, MeanField, Samples
 from onebasin.symmetry import find_symmetry
 from onebasin.symmetry.recording import Recorder
@@ -83,7 +83,7 @@ def test_statistics_are_the_interpolation_of_the_ends(repaired, recorder, t):
 def test_a_mean_of_many_has_their_mean_statistics(symmetry, recorder):
     """Members join one after another; no order is left in what the units do."""
     seeds = (1, 2, 3)
-    merged = restored([mean_field(seed) for seed in seeds], apply, X, symmetry)
+    merged = repaired_mean([mean_field(seed) for seed in seeds], apply, X, symmetry)
     found = statistics(recorder, merged.mean)
     ends = [statistics(recorder, params(seed)) for seed in seeds]
     for layer in range(2):

@@ -5,7 +5,7 @@ also with the statistics of its hidden units restored, which averaging shrinks. 
 member costs; the ensemble (their mixture) is stored and run as many times over.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,8 @@ from onebasin.experiments.setting import Setting, dataset, flops, problem, symme
 from onebasin.experiments.stage import Stage, Work, step
 from onebasin.experiments.steps import EVALUATION_RATE, OVERHEAD, POSTERIOR, fits
 from onebasin.inference.methods import VI
-from onebasin.paths import geodesic, repair
+from onebasin.paths.merging import repaired_mean
 from onebasin.posterior import MeanField, Mixture, load, save
-from onebasin.symmetry import Symmetry
 from onebasin.trees import num_parameters
 
 MERGED, AVERAGE, ENSEMBLE = "merged", "averaged as fitted", "ensemble"
@@ -79,21 +78,9 @@ def merge_posteriors(config: Merge, inputs: dict[str, Path], work: Work) -> dict
     members = [load(path, like=task.shapes) for _, path in sorted(inputs.items())]
     found = align_many(members, symmetry=sym, objective=config.objective)
     save(work.folder / POSTERIOR, found.barycenter, network=task.network)
-    whole = restored(found.posteriors, task.apply, task.x[: config.examples], sym)
+    whole = repaired_mean(found.posteriors, task.apply, task.x[: config.examples], sym)
     save(work.folder / REPAIRED_FILE, whole, network=task.network)
     return {"rounds": found.rounds, "converged": found.converged, "seconds": found.seconds}
-
-
-def restored(members: Sequence[Any], apply: Any, images: Any, sym: Symmetry) -> Any:
-    """The mean of aligned members, whose units have the members' mean statistics.
-
-    One member joins after another: a repaired path from the mean of the first k−1 to the k-th has,
-    at 1/k, the mean of the statistics of all k.
-    """
-    merged = members[0]
-    for count, member in enumerate(members[1:], start=2):
-        merged = repair(geodesic(merged, member), apply, images, symmetry=sym)(1 / count)
-    return merged
 
 
 def judge_seconds(config: Judge) -> float:
