@@ -146,29 +146,14 @@ def never_worse(pair, objective, search):
     """
     q0, q1 = pair.posteriors
     plain = [plain_match(pair.symmetry, q1, q0, objective, seed=seed) for seed in range(5)]
+    common = {"to": q0, "symmetry": pair.symmetry, "objective": objective}
     starts = ("forward", "identity", "random", "random")
-    found, seconds, _ = clocked(
-        lambda: align(
-            q1,
-            to=q0,
-            symmetry=pair.symmetry,
-            objective=objective,
-            starts=starts,
-            key=jax.random.key(0),
-        )
-    )
+    found, seconds, _ = clocked(lambda: align(q1, **common, starts=starts, key=jax.random.key(0)))
     best = max(run.trace[-1][1] for run in plain)
     score = without = exact_score(pair, objective, found.permutation)
     if search:
         further, more, _ = clocked(
-            lambda: align(
-                q1,
-                to=q0,
-                symmetry=pair.symmetry,
-                objective=objective,
-                starts=(found.permutation,),
-                search=FrankWolfe(),
-            )
+            lambda: align(q1, **common, starts=(found.permutation,), search=FrankWolfe())
         )
         score, seconds = exact_score(pair, objective, further.permutation), seconds + more
     return {

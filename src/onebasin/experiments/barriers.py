@@ -73,28 +73,27 @@ CPU_SIZES: dict[str, Any] = {
     "few_samples": 32,
     "train_examples": 10_000,
 }
+MNIST_PART = Part(
+    "mnist-mlp",
+    presets.MNIST,
+    presets.CPU_VI,
+    presets.CPU_MAP,
+    accuracy=0.98,
+    largest_barrier=0.02,
+    largest_share=0.02,
+    **CPU_SIZES,
+)
+MNIST_COLD_PART = replace(
+    MNIST_PART,
+    name="mnist-mlp-cold",
+    setting=presets.MNIST_COLD,
+    vi=presets.COLD_VI,
+    points=5,
+)
 CPU = Barriers(
     parts=(
-        Part(
-            "mnist-mlp",
-            presets.MNIST,
-            presets.CPU_VI,
-            presets.CPU_MAP,
-            accuracy=0.98,
-            largest_barrier=0.02,
-            largest_share=0.02,
-            **CPU_SIZES,
-        ),
-        Part(
-            "mnist-mlp-cold",
-            presets.MNIST_COLD,
-            presets.COLD_VI,
-            presets.CPU_MAP,
-            accuracy=0.98,
-            largest_barrier=0.02,
-            largest_share=0.02,
-            **{**CPU_SIZES, "points": 5},
-        ),
+        MNIST_PART,
+        MNIST_COLD_PART,
         Part(
             "fashion-mnist-mlp",
             presets.FASHION,
@@ -143,7 +142,7 @@ PAPER_SIZES: dict[str, Any] = {
 AT_CPU = {part.name: part for part in CPU.parts}
 PAPER = Barriers(
     parts=(
-        replace(AT_CPU["mnist-mlp"], vi=presets.PAPER_VI_MNIST, **PAPER_SIZES),
+        replace(MNIST_PART, vi=presets.PAPER_VI_MNIST, **PAPER_SIZES),
         replace(AT_CPU["fashion-mnist-mlp"], vi=presets.PAPER_VI_MNIST, **PAPER_SIZES),
         replace(
             AT_CPU["cifar10-mlp"],
