@@ -21,8 +21,8 @@ for name, value in CACHE.items():
     os.environ[name.upper()] = str(value)
 
 # A test of algebra runs each program once, on little data: here LLVM optimises less, which is a
-# quarter of the time. Tests that start processes (the commands, the README, every experiment, the
-# demo, killed fits) run as users do; so does all with JAX_DISABLE_MOST_OPTIMIZATIONS=0.
+# quarter of the time. Tests that start processes (the README, every experiment, the demo, killed
+# fits) run as users do; so does all with JAX_DISABLE_MOST_OPTIMIZATIONS=0.
 if "JAX_DISABLE_MOST_OPTIMIZATIONS" not in os.environ:
     jax.config.update("jax_disable_most_optimizations", True)
 

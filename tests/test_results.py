@@ -93,3 +93,29 @@ def test_barriers_on_other_data(label, name, title, rows):
         assert told == f"{float(row[1].split('±')[0]):.{digits}f}"
     ends = found[-1][4]
     assert accuracy == " / ".join(f"{float(end.strip(' %')):.1f}" for end in ends.split("/"))
+
+
+def prose(name, row, column):
+    (table,) = record(name)["tables"]
+    (found,) = [r for r in table["rows"] if r[0] == row]
+    return found[table["columns"].index(column)].split("±")[0].strip(" %")
+
+
+def test_numbers_in_the_text():
+    text = " ".join(README.split())
+    for row, told in (
+        ("merged", "NLL {} against"),
+        ("merged and repaired", "units restored, {}."),
+    ):
+        assert told.format(f"{float(prose('many', row, 'NLL, nats')):.3f}") in text
+    merged = f"{float(prose('many', 'merged', 'test accuracy')):.1f}"
+    assert f"merged into one classify {merged} %" in text
+    barriers = [
+        f"{float(prose('prior-temperature', f'{v}, 1', 'aligned, nats')):.3f}"
+        for v in ("0.0025", "0.01", "0.04")
+    ]
+    assert "it is {}, {} and {} (width 256)".format(*barriers) in text
+    (claim,) = record("landscape")["claims"]
+    assert f"takes away {100 - 100 * claim['value']:.0f} % of the fall" in text
+    matched = float(prose("cifar100", "activations", "barrier, nats"))
+    assert f"matching activations little ({matched:.3f})" in text
