@@ -64,10 +64,10 @@ CPU = CIFAR100(
         ),
         Part(
             "resnet20",
-            presets.CIFAR100_RESNET,
-            VI(epochs=30, batch_size=128),
-            0.35,
-            Sizes(7, 16, examples=2000),
+            presets.CIFAR100_RESNET_COLD,
+            presets.RESNET_VI,
+            0.25,
+            Sizes(5, 8, examples=1000),
             none=0.1,
         ),
     )
