@@ -175,6 +175,10 @@ def test_what_makes_no_sense_is_refused():
         align({"w": jnp.zeros(3)}, to=to, symmetry=sym)
     with pytest.raises(ValueError, match="needs a key"):
         align(q, to=to, symmetry=sym, starts=("random",))
+    with pytest.raises(ValueError, match="a shaken start needs a key"):
+        align(q, to=to, symmetry=sym, starts=("auto", "shaken"))
+    with pytest.raises(ValueError, match="give another before it"):
+        align(q, to=to, symmetry=sym, starts=("shaken",), key=jax.random.key(0))
     with pytest.raises(ValueError, match="no start 'zero'"):
         align(q, to=to, symmetry=sym, starts=("zero",))
     with pytest.raises(ValueError, match="no order 'up'"):

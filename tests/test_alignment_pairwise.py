@@ -22,6 +22,7 @@ from onebasin.alignment import FrankWolfe, LowRankLogDensity, align
 from onebasin.alignment.assignment import gap, solve
 from onebasin.alignment.descent import Matcher, Orders, Trace
 from onebasin.alignment.objective import OBJECTIVES
+from onebasin.alignment.pairwise import _shaken
 from onebasin.alignment.scores import ScoreTable
 from onebasin.posterior import LowRank, MeanField
 from onebasin.symmetry import Permutation, Symmetry
@@ -136,6 +137,31 @@ def test_starts_are_reported_and_the_best_is_kept(x64):
     again = align(q, to=to, symmetry=sym, starts=(*STARTS, given), key=jax.random.key(0))
     assert again.permutation == found.permutation
     assert again.trace == found.trace
+
+
+def test_shaken_starts_find_more_than_as_many_random_ones(x64):
+    """Where there are too many optima to hit the best by chance."""
+    shapes = mlp_shapes((40, 40, 40))
+    gains = {"random": [], "shaken": []}
+    for seed in range(10):
+        q, to = gaussian(shapes, seed), gaussian(shapes, 100 + seed)
+        sym = mlp_symmetry(q.mean)
+        for start, found in gains.items():
+            several = ("auto", *[start] * 6)
+            end = align(q, to=to, symmetry=sym, starts=several, key=jax.random.key(seed))
+            assert [s.name for s in end.starts] == list(several)
+            assert end.score == max(s.score for s in end.starts)
+            found.append(end.score - end.starts[0].score)
+    assert np.mean(gains["shaken"]) > np.mean(gains["random"]) > 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 40])
+def test_a_shaken_permutation_moves_the_share_it_should(size):
+    best = Permutation({"units": np.random.default_rng(0).permutation(size)})
+    shaken = _shaken(best, jax.random.key(1))
+    assert sorted(shaken["units"]) == list(range(size))
+    expected = {1: 0, 2: 2, 3: 2, 40: 12}[size]
+    assert np.sum(shaken["units"] != best["units"]) == expected
 
 
 def test_auto_is_the_better_of_the_pass_and_of_where_the_mover_lies(x64):

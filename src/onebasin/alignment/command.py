@@ -33,14 +33,15 @@ class Align:
     """Posterior file to move them to."""
     objective: ObjectiveName = "w2"
     """What is made as close as possible."""
-    starts: tuple[Literal["auto", "forward", "identity", "random"], ...] = ("auto",)
-    """Where to begin; the best end is kept. Several "random" are several starts."""
+    starts: tuple[Literal["auto", "forward", "identity", "random", "shaken"], ...] = ("auto",)
+    """Where to begin; the best end is kept. Several "random" are several starts; "shaken" begins
+    at the best end so far with some units shuffled."""
     search: bool = False
     """Search further by Frank and Wolfe's method (slow for wide networks)."""
     max_sweeps: int = 100
     """Sweeps over the groups before giving up."""
     seed: int = 0
-    """Of the random starts."""
+    """Of random and shaken starts."""
     overwrite: bool = False
     """Replace files that exist."""
     json: bool = False

@@ -15,7 +15,9 @@ from onebasin.alignment.objective import Objective, alike_moments, objective_nam
 from onebasin.alignment.scores import ScoreTable
 from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
 
-Start = Any  # "forward", "identity", "random", a Permutation, or an objective whose optimum it is
+Start = Any  # one of NAMED, a Permutation, or an objective whose optimum it is
+NAMED = ("auto", "forward", "identity", "random", "shaken")
+SHAKEN = 0.3  # the share of every group's units that a shaken start shuffles
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,10 @@ def align(
     - `objective`: a name (`w2`, `l2`, `kl`, `reverse-kl`, `kl-reduced`, `log-density`), an
       `Objective`, or `Activations(apply, x)`; see docs/objectives.md.
     - `starts`: where to begin. "auto" makes a pass from the input and goes on from there, and
-      also from where `q` lies if that scores no worse. A sequence of "identity", "forward",
-      "random" (needs `key`), permutations and objectives (`Activations(apply, x)` for a start
-      from data) descends from each and keeps the best.
+      also from where `q` lies if that scores no worse. A sequence of "auto", "identity",
+      "forward", "random", "shaken" (the best end so far with some units of every group shuffled;
+      both need `key`), permutations and objectives (`Activations(apply, x)` for a start from
+      data) descends from each and keeps the best.
     - `order`: in which order a sweep visits the groups: forward, backward, alternate, random.
     - `search`: `FrankWolfe()` looks further where coordinate descent gets stuck.
     - `max_sweeps`: the result is not `converged` if a start needs more.
@@ -108,7 +111,7 @@ def align(
     if max_sweeps < 1:
         raise ValueError(f"max_sweeps is {max_sweeps}; allow at least one sweep")
     chosen = _checked_starts(starts, key)
-    seed = (0,) if key is None else tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
+    seed = _seed(key)
     Orders(order)  # a wrong name is an error before any work
     sides = known if isinstance(objective, Objective) else (q, to)
     problem = objective.problem(*sides, symmetry)
@@ -116,7 +119,8 @@ def align(
     best: tuple[Descent, Matcher] | None = None
     since = began
     for number, start in enumerate(chosen):
-        where = _begin(start, q, to, symmetry, key, number)
+        end_so_far = None if best is None else best[1].table.permutation()
+        where = _begin(start, q, to, symmetry, key, number, end_so_far)
         orders = partial(Orders, order, (*seed, number))
         matcher, end = _descended(start, where, problem, orders, max_sweeps, since)
         if search is not None:
@@ -155,13 +159,18 @@ def _checked_starts(starts: Sequence[Start] | str, key: jax.Array | None) -> lis
     if not chosen:
         raise ValueError("starts is empty; give at least one, for example starts=('forward',)")
     for start in chosen:
-        if isinstance(start, str) and start not in ("auto", "identity", "forward", "random"):
+        if isinstance(start, str) and start not in NAMED:
             raise ValueError(
-                f"there is no start '{start}'; use auto, identity, forward, random, "
+                f"there is no start '{start}'; use {', '.join(NAMED)}, "
                 "a Permutation or Activations(apply, x)"
             )
-        if isinstance(start, str) and start == "random" and key is None:
-            raise ValueError("a random start needs a key; give key=jax.random.key(…)")
+        if start in ("random", "shaken") and key is None:
+            raise ValueError(f"a {start} start needs a key; give key=jax.random.key(…)")
+    if chosen[0] == "shaken":
+        raise ValueError(
+            "a shaken start needs an end to shake; give another before it, for example "
+            "starts=('auto', 'shaken')"
+        )
     return chosen
 
 
@@ -172,9 +181,15 @@ def _name_of(start: Start) -> str:
 
 
 def _begin(
-    start: Start, q: Any, to: Any, symmetry: Symmetry, key: jax.Array | None, number: int
+    start: Start,
+    q: Any,
+    to: Any,
+    symmetry: Symmetry,
+    key: jax.Array | None,
+    number: int,
+    best: Permutation | None,
 ) -> Permutation:
-    """Where a start lies, before any pass from the input."""
+    """Where a start lies, before any pass from the input; `best` is the best end so far."""
     if isinstance(start, Permutation):
         return start
     if not isinstance(start, str):
@@ -182,7 +197,33 @@ def _begin(
     if start == "random":
         assert key is not None
         return symmetry.random(key=jax.random.fold_in(key, number))
+    if start == "shaken":
+        assert key is not None
+        assert best is not None
+        return _shaken(best, jax.random.fold_in(key, number))
     return symmetry.identity()
+
+
+def _shaken(best: Permutation, key: jax.Array) -> Permutation:
+    """Some units of every group, passed on around a random cycle.
+
+    Most of a good match is kept, so that descent ends near it and often above it; a random start
+    throws all of it away.
+    """
+    rng = np.random.default_rng(_seed(key))
+    indices = {}
+    for name in best.names:
+        index = np.array(best[name])
+        count = min(len(index), max(2, round(SHAKEN * len(index))))
+        cycle = rng.choice(len(index), count, replace=False)
+        index[cycle] = index[np.roll(cycle, 1)]
+        indices[name] = index
+    return Permutation(indices)
+
+
+def _seed(key: jax.Array | None) -> tuple[int, ...]:
+    """The words of a key, for NumPy's generators."""
+    return (0,) if key is None else tuple(np.asarray(jax.random.key_data(key)).ravel().tolist())
 
 
 def _descended(
