@@ -6,6 +6,7 @@ import pytest
 
 from onebasin import cli
 from onebasin.experiments.runner import Run
+from onebasin.experiments.setting import dataset
 from toy_runs import ROSSI, claims, numbers, toy_folder
 
 SMALLER = "holds at smaller scale"
@@ -97,10 +98,13 @@ def test_many(folder):
 
 def test_everything_is_kept_and_shown(folder, capsys, tmp_path):
     records = [json.loads((folder / f"{name}.json").read_text()) for name in ROSSI]
+    digits = dataset("digits")
     for record in records:
         assert record["preset"] == "toy"
         assert all(record["parts"].values())
         assert record["machines"]
+        for found in record["data"].values():
+            assert (found["train"], found["test"]) == (len(digits.train.y), len(digits.test.y))
         assert all((folder / figure["file"]).exists() for figure in record["figures"])
         assert all(figure["alt"] for figure in record["figures"])
     # One fit serves many experiments.

@@ -11,7 +11,7 @@ from onebasin import cli
 from onebasin.experiments import EXPERIMENTS, get_experiment
 from onebasin.experiments.claims import Requirement, judge, plus_minus
 from onebasin.experiments.runner import Run, clock
-from onebasin.experiments.setting import Setting
+from onebasin.experiments.setting import TRAIN_EXAMPLES, Setting
 from onebasin.experiments.stage import Stage, encode, step
 from onebasin.experiments.steps import Fit, fits
 from onebasin.inference.methods import VI
@@ -171,6 +171,14 @@ def test_two_at_once_make_a_stage_once(run, tmp_path):
         worker.join()
     assert times_run(log) == 1
     assert run.is_done(stage)
+
+
+def test_files_with_fewer_examples_than_published_are_not_of_published_size(monkeypatch):
+    digits = Setting("digits")
+    assert digits.same_size(replace(digits, prior_variance=1.0))
+    assert not digits.same_size(replace(digits, width=7))
+    monkeypatch.setitem(TRAIN_EXAMPLES, "digits", 5000)
+    assert not digits.same_size(digits)
 
 
 @pytest.mark.fast

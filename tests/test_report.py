@@ -71,6 +71,7 @@ def record(tmp_path) -> dict:
             {"file": "one.svg", "title": "Again", "alt": "The same"},
         ],
         "stages": {"all": [{"stage": "fit", "key": "fit-1", "seconds": 90.0}]},
+        "data": {"cifar100": {"train": 20000, "test": 5000, "digest": "0a"}},
         "versions": {"onebasin": "0.1.0", "jax": "0.9"},
         "machines": [
             {
@@ -93,7 +94,7 @@ def test_page_says_what_the_record_says(record, tmp_path):
         # In the table of all claims and in the claim's own card: in words, not only in colour.
         assert page.count(f'<span class="verdict {kind}">{sign} {verdict}</span>') == 2
     assert "1 holds, 1 holds at smaller scale, 1 does not hold, 1 not tested" in page
-    assert "1.5 minutes in 1 stages" in page
+    assert "1.5 minutes in 1 stages · cifar100: 20,000 training and 5,000 test examples" in page
     assert outline.tags.count("svg") == 2
     assert outline.tags.count("h1") == 1
     assert {"header", "main", "footer", "caption", "figcaption"} <= set(outline.tags)

@@ -9,6 +9,7 @@ from onebasin.experiments import EXPERIMENTS, PRESETS
 from onebasin.experiments.claims import Claim
 from onebasin.experiments.record import RECORD_VERSION
 from onebasin.experiments.runner import Outcome, Run, versions, write_json
+from onebasin.experiments.setting import examples
 from onebasin.experiments.stage import Stage, encode
 from onebasin.report.style import save_figure
 
@@ -134,6 +135,12 @@ def write_record(experiment: Experiment, run: Run) -> Path:
                 for s in dict.fromkeys(s for stage in plans[part].values() for s in stage.lineage())
             ]
             for part in outcomes
+        },
+        "data": {
+            name: examples(name)
+            for name in sorted(
+                {name for part in outcomes for s in plans[part].values() for name in s.data}
+            )
         },
         "versions": versions(),
         "machines": _machines(outcomes),

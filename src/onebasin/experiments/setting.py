@@ -1,7 +1,7 @@
 """What is fitted, as a plain value: data, network, prior and temperature."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -63,9 +63,15 @@ class Setting:
         return f"{self.network_title} on {TITLES[self.data]}{few}{cold}"
 
     def same_size(self, other: "Setting") -> bool:
-        """Whether data, network and temperature are those of `other`: "the published scale"."""
+        """Whether data, network and temperature are those of `other`: "the published scale".
+
+        Files with fewer examples than the data set was published with are not its data.
+        """
         fields = ("data", "network", "width", "depth", "limit", "temperature")
-        return all(getattr(self, name) == getattr(other, name) for name in fields)
+        if any(getattr(self, name) != getattr(other, name) for name in fields):
+            return False
+        whole = replace(self, limit=None).num_train
+        return not is_here(self.data) or len(dataset(self.data).train.y) >= whole
 
 
 @lru_cache(maxsize=2)
@@ -98,6 +104,12 @@ def symmetry(setting: Setting) -> Symmetry:
 def is_here(name: str) -> bool:
     """Whether a data set is on this machine, without reading or fetching it."""
     return any(found.name == name and found.place != "nowhere" for found in describe())
+
+
+def examples(name: str) -> dict[str, Any]:
+    """How many examples a data set has on this machine, and a digest of them."""
+    data = dataset(name)
+    return {"train": len(data.train.y), "test": len(data.test.y), "digest": fingerprint(name)}
 
 
 @lru_cache(maxsize=8)

@@ -143,7 +143,7 @@ def _experiment(source: Source, number: int) -> str:
         f'<section id="e{number}" aria-labelledby="t{number}">',
         f'<h2 id="t{number}">{escape(record["title"])}</h2>',
         f'<p class="soft">{escape(record["source"])} · {escape(record["experiment"])} · '
-        f"preset {escape(record['preset'])}{_time(record)}</p>",
+        f"preset {escape(record['preset'])}{_time(record)}{escape(_data(record))}</p>",
         f"<p>{escape(record['question'])}</p>",
         *(_figure(source, number, i) for i in range(len(record["figures"]))),
         *(_claim(claim, before) for claim, before in zip(claims, [None, *claims], strict=False)),
@@ -153,6 +153,14 @@ def _experiment(source: Source, number: int) -> str:
         "</section>",
     ]
     return "\n".join(parts)
+
+
+def _data(record: dict[str, Any]) -> str:
+    """The data sets, with the numbers of examples that were there to read."""
+    return "".join(
+        f" · {name}: {found['train']:,} training and {found['test']:,} test examples"
+        for name, found in record.get("data", {}).items()
+    )
 
 
 def _time(record: dict[str, Any]) -> str:
