@@ -188,6 +188,31 @@ def test_auto_is_the_better_of_the_pass_and_of_where_the_mover_lies(x64):
     assert which == {True, False}
 
 
+@pytest.mark.parametrize("objective", ["w2", "l2"])
+def test_a_pass_knows_the_score_of_where_it_ends(x64, objective):
+    """From the matrices it solved, without going over all leaves; where it cannot, it does."""
+    flat = {"conv": (3, 3, 2, 4), "dense": (4 * 4, 6), "head": (6, 2), "temperature": ()}
+    places = {
+        "channels": [("conv", 3), ("dense", 0, (4, 1))],
+        "hidden": [("dense", 1), ("head", 0)],
+    }
+    cases = [
+        (mlp_shapes((8, 6, 7)), mlp_symmetry, True),
+        (flat, lambda params: Symmetry.by_hand(params, places), True),
+        (RECURRENT, lambda params: Symmetry.by_hand(params, RECURRENT_GROUPS), False),
+    ]
+    for shapes, symmetry_of, quick in cases:
+        q, to = (gaussian(shapes, seed) for seed in (0, 1))
+        # Values far from zero are shifted in the matrices.
+        q = MeanField(jax.tree.map(lambda m: m + 5.0, q.mean), q.std)
+        sym = symmetry_of(q.mean)
+        matcher = Matcher(
+            ScoreTable(OBJECTIVES[objective].problem(q, to, sym), sym.identity()), Trace()
+        )
+        assert (matcher.table.constant() is not None) == quick
+        assert matcher.forward() == pytest.approx(matcher.table.total(), rel=1e-12)
+
+
 @pytest.mark.fast
 def test_the_clock_of_the_trace_starts_with_the_call():
     q, to = (gaussian(mlp_shapes((8, 8)), seed) for seed in (0, 1))

@@ -47,12 +47,14 @@ class Matcher:
     trace: Trace
     prices: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def forward(self) -> None:
+    def forward(self) -> float:
         """One pass from the input: each group by the places whose other groups came before.
 
         At the start nothing is known of the groups ahead, and scoring against them as they
-        happen to lie adds noise; leaving them out finds a far better basin.
+        happen to lie adds noise; leaving them out finds a far better basin. Returns the score of
+        where it ends.
         """
+        score = self.table.constant()
         known: set[str] = set()
         waiting = list(self.table.groups)
         while waiting:
@@ -65,6 +67,9 @@ class Matcher:
             self._remember(name, found)
             self.table.indices[name] = found.columns
             known.add(name)
+            if score is not None:
+                score += float(matrix[np.arange(len(matrix)), found.columns].sum(dtype=np.float64))
+        return self.table.total() if score is None else score
 
     def descend(self, orders: "Orders", max_sweeps: int, score: float | None = None) -> Descent:
         """Visit groups until none can gain, or `max_sweeps` sweeps have been made.

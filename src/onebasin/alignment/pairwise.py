@@ -238,8 +238,7 @@ def _descended(
     matcher = Matcher(ScoreTable(problem, where), Trace(began=began))
     if start not in ("auto", "forward"):
         return matcher, matcher.descend(orders(), max_sweeps)
-    matcher.forward()
-    score = matcher.table.total()
+    score = matcher.forward()
     end = matcher.descend(orders(), max_sweeps, score)
     if start == "forward":
         return matcher, end

@@ -143,6 +143,7 @@ class Plan:
     alone: Mapping[str, tuple[Place, ...]]  # on small leaves where nothing else moves
     held: frozenset[str]  # the leaves of those
     axes: Mapping[str, tuple[tuple[Layout, frozenset[str]], ...]]  # layout and groups of each axis
+    once: bool  # whether a leaf is read whole by each of its groups, and each sits there once
 
 
 class ScoreTable:
@@ -217,6 +218,29 @@ class ScoreTable:
                 total += _gathered_dot(target[leaf], mover[leaf], gathers)
         return total
 
+    def constant(self) -> float | None:
+        """What the score matrices leave out of the total: leaves that nothing moves, and shifts.
+
+        For a pass that lets a leaf into the matrix of the last of its groups only, the total is
+        this and the matched entries of the matrices; None where a leaf would count otherwise.
+        """
+        if not self._plan.once:
+            return None
+        total = 0.0
+        for panel in self._alone.values():
+            (target, _), (shift,) = panel.pairs[0], panel.shifts
+            total += float(np.vdot(target.sum(axis=1, dtype=np.float64), shift))
+        for leaf in self.problem.target[0]:
+            if leaf in self._plan.held:
+                continue
+            shifts = self._shifts.get(leaf)
+            for i, target in enumerate(self.problem.target):
+                if shifts is None:
+                    total += _gathered_dot(target[leaf], self.problem.mover[i][leaf], ())
+                elif shifts[i]:
+                    total += shifts[i] * float(target[leaf].sum(dtype=np.float64))
+        return total
+
     def _merged(self, name: str) -> Panel:
         """Places without a neighbour side by side, as one array [rest, units]."""
         places = self._plan.alone[name]
@@ -280,6 +304,8 @@ def _plan(symmetry: Symmetry) -> Plan:
             leaf: tuple(zip(axes, names[leaf], strict=True))
             for leaf, axes in symmetry.layouts.items()
         },
+        once=all(slot.after is not None for found in slots.values() for slot in found)
+        and all(sum(map(len, on)) == len(frozenset().union(*on)) for on in names.values()),
     )
 
 
