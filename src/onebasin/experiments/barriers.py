@@ -116,7 +116,7 @@ CPU = Barriers(
         ),
         Part(
             "cifar10-resnet20",
-            presets.CIFAR10_RESNET,
+            presets.CIFAR10_RESNET_COLD,
             presets.RESNET_VI,
             presets.RESNET_MAP,
             accuracy=0.70,
@@ -152,6 +152,7 @@ PAPER = Barriers(
         ),
         replace(
             AT_CPU["cifar10-resnet20"],
+            setting=presets.CIFAR10_RESNET,
             vi=presets.PAPER_VI_CIFAR,
             accuracy=0.85,
             **PAPER_SIZES,
