@@ -126,7 +126,7 @@ CPU = Barriers(
             samples=16,
             few_samples=8,
             test_examples=1000,
-            train_examples=1000,
+            train_examples=500,
             published="nearly zero",
         ),
     )
