@@ -58,3 +58,11 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("ONEBASIN_DATA is not set")
     return Path(folder)
+
+
+@pytest.fixture
+def no_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that name their folders themselves, and their own server."""
+    monkeypatch.delenv("ONEBASIN_DATA", raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")

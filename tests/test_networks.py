@@ -1,4 +1,4 @@
-"""Networks: the layers against plain formulas, parameter counts by hand, configs both ways."""
+"""Networks: plain formulas, parameter counts by hand, configs both ways."""
 
 import json
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from network_cases import convolve_plainly, count_of, initial, random_params, shapes_of
 from onebasin.networks import (
     MLP,
     LeNet,
@@ -18,179 +19,9 @@ from onebasin.networks import (
     to_config,
 )
 from onebasin.networks.activations import ACTIVATIONS
-from onebasin.networks.convolution import Conv, conv2d
-from onebasin.networks.normalisation import FilterResponseNorm, ThresholdedLinear
+from onebasin.networks.convolution import Conv
 from onebasin.symmetry import find_symmetry
 from onebasin.trees import leaves_by_path
-
-
-def initial(net, shape, seed=0):
-    return net.init(jax.random.key(seed), jnp.zeros(shape))["params"]
-
-
-def shapes_of(net, shape):
-    return jax.eval_shape(net.init, jax.random.key(0), jnp.zeros(shape))["params"]
-
-
-def count_of(params):
-    return sum(leaf.size for leaf in jax.tree.leaves(params))
-
-
-def random_params(net, shape, seed=0):
-    """Every leaf random (zeros and ones hide mistakes), made without compiling anything."""
-    rng = np.random.default_rng(seed)
-
-    def draw(leaf):
-        fan_in = np.prod(leaf.shape[:-1]) if len(leaf.shape) > 1 else 4
-        offset = 0.0 if len(leaf.shape) > 1 else 0.5
-        values = offset + rng.normal(size=leaf.shape) / np.sqrt(fan_in)
-        return jnp.asarray(values.astype(leaf.dtype))
-
-    return jax.tree.map(draw, shapes_of(net, shape))
-
-
-# --- layers ----------------------------------------------------------------------------------
-
-
-def convolve_plainly(x, kernel, stride, padding):
-    """A convolution by its definition, pixel by pixel."""
-    x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    side = kernel.shape[0]
-    height = (x.shape[1] - side) // stride + 1
-    width = (x.shape[2] - side) // stride + 1
-    out = np.zeros((len(x), height, width, kernel.shape[3]))
-    for i in range(height):
-        for j in range(width):
-            patch = x[:, i * stride : i * stride + side, j * stride : j * stride + side]
-            out[:, i, j] = np.einsum("nhwc,hwco->no", patch, kernel)
-    return out
-
-
-# side, stride, padding, image
-CONVOLUTIONS = [
-    (3, 1, 1, (7, 9)),
-    (3, 2, 1, (7, 9)),
-    (3, 2, 1, (8, 8)),
-    (1, 1, 0, (4, 5)),
-    (1, 2, 0, (7, 8)),
-    (5, 1, 2, (6, 5)),
-    (3, 1, 0, (7, 9)),
-    (5, 3, 1, (7, 9)),
-]
-
-
-@pytest.mark.fast
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("side", "stride", "padding", "shape"), CONVOLUTIONS)
-def test_convolution_by_definition(side, stride, padding, shape):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(2, *shape, 3))
-    kernel = rng.normal(size=(side, side, 3, 4))
-    convolve = jax.jit(lambda x, kernel: conv2d(x, kernel, stride=stride, padding=padding))
-    out = convolve(x, kernel)
-    # Sums of at most 75 products of order one in float64.
-    np.testing.assert_allclose(out, convolve_plainly(x, kernel, stride, padding), atol=1e-12)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("side", "stride", "padding", "shape"), CONVOLUTIONS)
-def test_convolution_gradient_by_xla(side, stride, padding, shape):
-    """Both derivatives equal those of XLA's own convolution."""
-    rng = np.random.default_rng(1)
-    x = jnp.asarray(rng.normal(size=(2, *shape, 3)))
-    kernel = jnp.asarray(rng.normal(size=(side, side, 3, 4)))
-
-    def ours(x, kernel):
-        return conv2d(x, kernel, stride=stride, padding=padding)
-
-    def xla(x, kernel):
-        return jax.lax.conv_general_dilated(
-            x,
-            kernel,
-            (stride, stride),
-            [(padding, padding)] * 2,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
-
-    cotangent = jnp.asarray(rng.normal(size=jax.eval_shape(ours, x, kernel).shape))
-
-    @jax.jit
-    def derivatives():
-        return [jax.vjp(f, x, kernel)[1](cotangent) for f in (ours, xla)]
-
-    for one, other in zip(*derivatives(), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-12)
-
-
-@pytest.mark.usefixtures("x64")
-def test_convolution_maps_over_parameters():
-    """Members of an ensemble are kernels with a leading axis: vmap must work, with gradients."""
-    rng = np.random.default_rng(2)
-    x = jnp.asarray(rng.normal(size=(2, 6, 6, 3)))
-    kernels = jnp.asarray(rng.normal(size=(3, 3, 3, 3, 4)))
-
-    def loss(kernel):
-        return jnp.sum(conv2d(x, kernel, stride=1, padding=1) ** 2)
-
-    gradient = jax.jit(jax.grad(loss))
-    together = jax.jit(jax.vmap(jax.grad(loss)))(kernels)
-    alone = jnp.stack([gradient(kernel) for kernel in kernels])
-    np.testing.assert_allclose(together, alone, rtol=1e-12)
-
-
-@pytest.mark.fast
-def test_kernel_larger_than_the_image():
-    with pytest.raises(ValueError, match="smaller than a kernel of 5"):
-        conv2d(jnp.zeros((1, 3, 8, 1)), jnp.zeros((5, 5, 1, 1)))
-
-
-@pytest.mark.fast
-def test_conv_layer_pads_like_pytorch():
-    x = jnp.ones((1, 8, 8, 2))
-    layer = Conv(3, side=3, stride=2)
-    kernel = jnp.ones((3, 3, 2, 3))
-    out = layer.apply({"params": {"kernel": kernel}}, x)
-    # Padding by one on every edge: the first output sees 2×2 pixels of 2 channels, the rest 3×2.
-    assert out.shape == (1, 4, 4, 3)
-    assert out[0, 0, 0, 0] == 8
-    assert out[0, 0, 1, 0] == 12
-    assert out[0, 3, 3, 0] == 18
-
-
-@pytest.mark.fast
-@pytest.mark.usefixtures("x64")
-def test_filter_response_norm_by_formula():
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(2, 4, 5, 3)) * 3 + 1
-    scale, bias, threshold = rng.normal(size=(3, 3))
-    nu2 = (x**2).sum(axis=(1, 2)) / 20
-    expected = scale * x / np.sqrt(nu2 + 1e-6)[:, None, None] + bias
-    norm = FilterResponseNorm().apply({"params": {"scale": scale, "bias": bias}}, x)
-    np.testing.assert_allclose(norm, expected, rtol=1e-12)
-    unit = ThresholdedLinear().apply({"params": {"threshold": threshold}}, norm)
-    np.testing.assert_allclose(
-        unit, np.where(expected > threshold, expected, threshold), rtol=1e-12
-    )
-
-
-@pytest.mark.fast
-def test_filter_response_norm_starts_as_plain_normalisation():
-    params = initial(FilterResponseNorm(), (1, 4, 4, 3))
-    np.testing.assert_array_equal(params["scale"], np.ones(3))
-    np.testing.assert_array_equal(params["bias"], np.zeros(3))
-    np.testing.assert_array_equal(initial(ThresholdedLinear(), (1, 4, 4, 3))["threshold"], 0)
-
-
-@pytest.mark.fast
-def test_activations_by_formula():
-    x = np.linspace(-3, 3, 13)
-    sigmoid = 1 / (1 + np.exp(-x))
-    np.testing.assert_allclose(ACTIVATIONS["relu"](x), np.maximum(x, 0), atol=1e-6)
-    np.testing.assert_allclose(ACTIVATIONS["tanh"](x), np.tanh(x), atol=1e-6)
-    np.testing.assert_allclose(ACTIVATIONS["swish"](x), x * sigmoid, atol=1e-6)
-    cubic = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
-    np.testing.assert_allclose(ACTIVATIONS["gelu"](x), x * (1 + np.tanh(cubic)) / 2, atol=1e-6)
-
 
 # --- whole networks --------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax import lax
 
 import zoo
@@ -310,14 +311,14 @@ class TestBadHands:
 
 class TestRecording:
     def network(self):
-        class Net(zoo.nn.Module):
-            @zoo.nn.compact
+        class Net(nn.Module):
+            @nn.compact
             def __call__(self, x):
-                x = zoo.nn.relu(zoo.nn.Conv(6, (3, 3))(x))
-                y = zoo.nn.LayerNorm()(zoo.nn.Conv(6, (3, 3), use_bias=False)(x))
-                x = zoo.nn.relu(x + y)
-                x = zoo.nn.gelu(zoo.nn.Dense(7)(x.reshape(x.shape[0], -1)))
-                return zoo.nn.Dense(3)(x)
+                x = nn.relu(nn.Conv(6, (3, 3))(x))
+                y = nn.LayerNorm()(nn.Conv(6, (3, 3), use_bias=False)(x))
+                x = nn.relu(x + y)
+                x = nn.gelu(nn.Dense(7)(x.reshape(x.shape[0], -1)))
+                return nn.Dense(3)(x)
 
         module = Net()
         network, x = zoo.linen(module, n((5, 4, 4, 2)))
