@@ -236,7 +236,7 @@ def _sizes(split: str, curves: Mapping[str, Curve]) -> str:
 def _conditions(part: Part, split: str, curves: Mapping[str, Curve]) -> str:
     return (
         f"{part.setting.title}, prior variance {part.setting.prior_variance:g}; VI with "
-        f"{part.vi.optimiser.capitalize()}, {part.vi.epochs} epochs; "
+        f"{part.vi.optimiser.capitalize()}, {part.vi.epochs} epochs; modes of {part.map.epochs}; "
         f"{_sizes(split, curves)}"
     )
 

@@ -30,7 +30,7 @@ COLD_VI = VI(epochs=40, std_learning_rate=1e-2)
 CPU_MAP = MAP(epochs=30)
 # An epoch of ResNet20 takes minutes: few of them, in small batches for more steps.
 RESNET_VI = VI(epochs=8, batch_size=64)
-RESNET_MAP = MAP(epochs=3, batch_size=64)
+RESNET_MAP = MAP(epochs=2, batch_size=64)
 
 # paper: appendix D and table 1 of Rossi et al. The optimiser is not stated; with plain gradient
 # descent on the summed loss the learning rates are plausible.
