@@ -123,10 +123,10 @@ CPU = Barriers(
             largest_barrier=0.1,
             largest_share=0.1,
             points=5,
-            samples=16,
+            samples=8,
             few_samples=8,
             test_examples=1000,
-            train_examples=500,
+            train_examples=200,
             published="nearly zero",
         ),
     )
