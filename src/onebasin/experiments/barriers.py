@@ -241,8 +241,9 @@ def conclude(config: Barriers, outcomes: Mapping[str, Outcomes]) -> Findings:
 
 def _sizes(split: str, curves: Mapping[str, Curve]) -> str:
     few, many = curves["as fitted"], curves["aligned, w2"]
+    which = "w2 and repaired" if "aligned and repaired" in curves else "w2"
     return (
-        f"{many.examples:,} {split} images; {many.samples} draws for w2 and repaired, "
+        f"{many.examples:,} {split} images; {many.samples} draws for {which}, "
         f"{few.samples} for the others; {len(few.t)} points on the path."
     )
 

@@ -66,7 +66,7 @@ CPU = CIFAR100(
             "resnet20",
             presets.CIFAR100_RESNET_COLD,
             presets.RESNET_VI,
-            0.25,
+            0.35,
             Sizes(5, 8, examples=1000),
             none=0.1,
         ),

@@ -109,7 +109,7 @@ def _unfold_columns(x: jax.Array, columns: int, stride: int, padding: int) -> ja
 def _matrix(array: jax.Array) -> jax.Array:
     """[n, height, width, copies, channels] as a matrix, one row for each pixel.
 
-    XLA's products of more than two axes on the CPU cost up to a third more than of matrices.
+    On the CPU, XLA's products of arrays with more axes than two take longer.
     """
     return array.reshape(-1, array.shape[3] * array.shape[4])
 
