@@ -245,8 +245,9 @@ def _solve(statistics: _Statistics, t: float, levers: Sequence[Lever]) -> Change
     change = statistics.no_change()
     if t in (0.0, 1.0):
         return change  # the ends are their own targets
+    now = statistics.at(t, change)
     for lever in levers:
-        change, _ = _pull(statistics, t, change, lever, statistics.at(t, change))
+        change, _, now = _pull(statistics, t, change, lever, now)
     return change
 
 
@@ -259,19 +260,19 @@ def _find_levers(statistics: _Statistics) -> tuple[list[Lever], dict[str, str]]:
     levers: list[Lever] = []
     reasons: dict[str, str] = {}
     change = statistics.no_change()
+    now = statistics.at(0.5, change)
     for index, layer in enumerate(statistics.layers):
         if layer.shift is None:
             reasons[layer.name] = "it has no bias that could shift it"
             continue
         taken = {lever.scale for lever in levers}
-        now = statistics.at(0.5, change)
         for name, axis in layer.scales:
             lever = Lever(index, name, axis, layer.shift)
             if name in taken:
                 continue
-            trial, error = _pull(statistics, 0.5, change, lever, now)
+            trial, error, after = _pull(statistics, 0.5, change, lever, now)
             if error <= TOLERANCE:
-                change = trial
+                change, now = trial, after
                 levers.append(lever)
                 break
         else:
@@ -281,8 +282,10 @@ def _find_levers(statistics: _Statistics) -> tuple[list[Lever], dict[str, str]]:
 
 def _pull(
     statistics: _Statistics, t: float, change: Change, lever: Lever, now: Moments
-) -> tuple[Change, float]:
-    """The change with one layer brought to its target, and by how much it still misses it."""
+) -> tuple[Change, float, Moments]:
+    """The change with one layer brought to its target, by how much it still misses it, and the
+    statistics of all layers with it, which the next layer starts from.
+    """
     (mean0, spread0), (mean1, spread1) = (side[lever.layer] for side in statistics.targets)
     mean, spread = now[lever.layer]
     mean_goal, spread_goal = (1 - t) * mean0 + t * mean1, (1 - t) * spread0 + t * spread1
@@ -291,10 +294,10 @@ def _pull(
     pulled = dict(change)
     _multiply(pulled, lever.scale, lever.axis, ratio)
     _multiply(pulled, lever.shift, -1, ratio, mean_goal - ratio * mean)
-    after = np.stack(statistics.at(t, pulled)[lever.layer])
-    gaps = np.abs(after - np.stack([mean_goal, spread_goal]))[:, alive]
+    after = statistics.at(t, pulled)
+    gaps = np.abs(np.stack(after[lever.layer]) - np.stack([mean_goal, spread_goal]))[:, alive]
     scale = np.maximum(spread_goal[alive], 1e-3 * spread_goal.max())
-    return pulled, float((gaps / scale).max(initial=0.0))
+    return pulled, float((gaps / scale).max(initial=0.0)), after
 
 
 def _multiply(
