@@ -1,13 +1,10 @@
 """The experiments of Rossi et al. and ours at toy size: each asserts its claim, not that it ran."""
 
 import json
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from onebasin import cli
-from onebasin.experiments import barriers
 from onebasin.experiments.runner import Run
 from onebasin.experiments.setting import dataset
 from toy_runs import ROSSI, claims, numbers, toy_folder
@@ -33,26 +30,6 @@ def test_barriers(folder):
         assert min(curves[f"unaligned-{split}"]["accuracy"][i] for i in (0, -1)) >= 0.95
     assert {claim["verdict"] for claim in found.values()} == {SMALLER}
     assert all("MLP 2×" in claim["conditions"] for claim in found.values())
-
-
-def test_a_part_may_leave_the_repaired_path_out(folder):
-    """The aligned curve is then a stage of its own, and nothing is said of the repaired one."""
-    part = replace(barriers.TOY.parts[0], repair=False)
-    config = replace(barriers.TOY, parts=(part,))
-    (plan,) = barriers.plan(config).values()
-    found = numbers(folder, "barriers", "digits-mlp")
-    results = {k: v for k, v in found.items() if not k.startswith("repaired")}
-    results |= {f"w2-{split}": found[f"repaired-{split}"]["plain"] for split in ("test", "train")}
-    assert set(plan) == set(results)
-    done = {part.name: {k: SimpleNamespace(result=v) for k, v in results.items()}}
-    short = barriers.conclude(config, done)
-    whole = claims(folder, "barriers")
-    kept = {text: claim for text, claim in whole.items() if not text.startswith("Restoring")}
-    assert {c.text: (c.verdict, c.value) for c in short.claims} == {
-        text: (claim["verdict"], claim["value"]) for text, claim in kept.items()
-    }
-    assert len(kept) < len(whole)
-    assert not any("repaired" in claim.conditions for claim in short.claims)
 
 
 def test_width(folder):

@@ -13,7 +13,7 @@ from onebasin.experiments.claims import Claim, Requirement, judge
 from onebasin.experiments.curves import Curve, barrier_table, curves_figure
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan
 from onebasin.experiments.setting import Setting
-from onebasin.experiments.stage import File, Stage
+from onebasin.experiments.stage import Stage
 from onebasin.experiments.steps import Align, Measure, aligned, fits, measured
 from onebasin.inference.methods import MAP, VI
 
@@ -40,8 +40,8 @@ class Part:
     """Draws where less precision will do: unaligned paths, l2, training data."""
     test_examples: int | None = None
     train_examples: int | None = None
-    repair: bool = True
-    """Whether the path with restored statistics is measured too, which takes many passes."""
+    repair_examples: int = 1000
+    """Training images over which the units' statistics are restored."""
     published: str = "zero"
 
 
@@ -129,7 +129,7 @@ CPU = Barriers(
             few_samples=8,
             test_examples=1000,
             train_examples=200,
-            repair=False,
+            repair_examples=presets.RESNET_REPAIR,
             published="nearly zero",
         ),
     )
@@ -141,7 +141,7 @@ PAPER_SIZES: dict[str, Any] = {
     "few_samples": 128,
     "test_examples": None,
     "train_examples": None,
-    "repair": True,
+    "repair_examples": 1000,
 }
 AT_CPU = {part.name: part for part in CPU.parts}
 PAPER = Barriers(
@@ -184,10 +184,11 @@ def _plan(part: Part, together: int) -> dict[str, Stage]:
         base = Measure(part.setting, split=split, examples=examples, points=part.points)
         few = replace(base, samples=part.few_samples)
         many = replace(base, samples=part.samples if split == "test" else part.few_samples)
+        repaired = replace(many, path="repaired", repair_examples=part.repair_examples)
         stages |= {
             f"unaligned-{split}": measured(few, q0, q1),
             f"l2-{split}": measured(few, q0, moved["l2"]),
-            **_along_w2(part, split, many, q0, moved["w2"]),
+            f"repaired-{split}": measured(repaired, q0, moved["w2"]),
             f"mixture-{split}": measured(few, q0, q1, path="mixture"),
             f"mode-{split}": measured(few, m0, m1, samples=1),
             f"mode-aligned-{split}": measured(few, m0, moved["mode"], samples=1),
@@ -195,24 +196,14 @@ def _plan(part: Part, together: int) -> dict[str, Stage]:
     return stages
 
 
-def _along_w2(part: Part, split: str, measure: Measure, q0: File, moved: File) -> Plan:
-    """The repaired path, whose result holds the plain one's; or the plain one alone."""
-    if part.repair:
-        return {f"repaired-{split}": measured(measure, q0, moved, path="repaired")}
-    return {f"w2-{split}": measured(measure, q0, moved)}
-
-
 def curves_of(done: Outcomes, split: str) -> dict[str, Curve]:
     """The curves of one split, under the names they have in figures and tables."""
-    if f"repaired-{split}" in done:
-        repaired = done[f"repaired-{split}"].result
-        w2 = {"aligned, w2": Curve(repaired["plain"]), "aligned and repaired": Curve(repaired)}
-    else:
-        w2 = {"aligned, w2": Curve(done[f"w2-{split}"].result)}
+    repaired = done[f"repaired-{split}"].result
     return {
         "as fitted": Curve(done[f"unaligned-{split}"].result),
         "aligned, l2": Curve(done[f"l2-{split}"].result),
-        **w2,
+        "aligned, w2": Curve(repaired["plain"]),
+        "aligned and repaired": Curve(repaired),
         "mixture": Curve(done[f"mixture-{split}"].result),
         "modes, as fitted": Curve(done[f"mode-{split}"].result),
         "modes, aligned": Curve(done[f"mode-aligned-{split}"].result),
@@ -241,9 +232,8 @@ def conclude(config: Barriers, outcomes: Mapping[str, Outcomes]) -> Findings:
 
 def _sizes(split: str, curves: Mapping[str, Curve]) -> str:
     few, many = curves["as fitted"], curves["aligned, w2"]
-    which = "w2 and repaired" if "aligned and repaired" in curves else "w2"
     return (
-        f"{many.examples:,} {split} images; {many.samples} draws for {which}, "
+        f"{many.examples:,} {split} images; {many.samples} draws for w2 and repaired, "
         f"{few.samples} for the others; {len(few.t)} points on the path."
     )
 
@@ -265,7 +255,7 @@ def _published_scale(part: Part, split: str) -> bool:
 
 def _claims(part: Part, split: str, curves: Mapping[str, Curve], accuracy: float) -> list[Claim]:
     before, after = curves["as fitted"], curves["aligned, w2"]
-    fixed, mixed = curves.get("aligned and repaired"), curves["mixture"]
+    fixed, mixed = curves["aligned and repaired"], curves["mixture"]
     mode, mode_moved = curves["modes, as fitted"], curves["modes, aligned"]
     on = f"({part.setting.title}, {split} data)"
     share = after.barrier / before.barrier if before.barrier > 0 else float("nan")
@@ -277,7 +267,7 @@ def _claims(part: Part, split: str, curves: Mapping[str, Curve], accuracy: float
         "fits": [Requirement("the fits' test accuracy is", accuracy, part.accuracy)],
     }
     limits = f"≤ {part.largest_barrier:g} nats and ≤ {part.largest_share:.0%} of the unaligned one"
-    found = [
+    return [
         judge(
             f"Two independent posteriors are separated by a barrier {on}",
             before.barrier > max(part.largest_barrier, 3 * before.error),
@@ -322,22 +312,18 @@ def _claims(part: Part, split: str, curves: Mapping[str, Curve], accuracy: float
             value=mode_moved.barrier,
             **common,
         ),
+        judge(
+            f"Restoring the units' statistics on the way removes more {on}",
+            fixed.barrier <= after.barrier,
+            published="not in the paper",
+            source="ours",
+            ours=f"{after.barrier_text} → {fixed.barrier_text} nats",
+            criterion="repaired barrier no larger than the aligned one, same draws",
+            value=fixed.barrier,
+            stderr=fixed.error,
+            **common,
+        ),
     ]
-    if fixed is not None:
-        found.append(
-            judge(
-                f"Restoring the units' statistics on the way removes more {on}",
-                fixed.barrier <= after.barrier,
-                published="not in the paper",
-                source="ours",
-                ours=f"{after.barrier_text} → {fixed.barrier_text} nats",
-                criterion="repaired barrier no larger than the aligned one, same draws",
-                value=fixed.barrier,
-                stderr=fixed.error,
-                **common,
-            )
-        )
-    return found
 
 
 def _untested(part: Part) -> Claim:

@@ -30,6 +30,8 @@ class Part:
     none: float
     """Nats that would count as no barrier: the published failure is to stay above."""
     random_starts: int = 5
+    repair_examples: int = 1000
+    """Training images over which the units' statistics are restored."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ CPU = CIFAR100(
             0.35,
             Sizes(5, 8, examples=1000),
             none=0.1,
+            repair_examples=presets.RESNET_REPAIR,
         ),
     )
 )
@@ -106,12 +109,12 @@ def plan(config: CIFAR100) -> dict[str, Plan]:
 def _plan(part: Part, together: int) -> dict[str, Stage]:
     q0, q1 = fits(part.setting, part.vi, 2, together=together)
     measure = part.sizes.measure(part.setting)
+    repaired = replace(measure, path="repaired", repair_examples=part.repair_examples)
     stages = {"before": measured(measure, q0, q1)}
     for name, how in variants(part).items():
         moved = aligned(how, q0, q1)
         stages[f"align: {name}"] = moved
-        path = "repaired" if name == "w2" else "geodesic"
-        stages[name] = measured(measure, q0, moved[POSTERIOR], path=path)
+        stages[name] = measured(repaired if name == "w2" else measure, q0, moved[POSTERIOR])
     return stages
 
 

@@ -25,11 +25,12 @@ CIFAR100_RESNET = Setting("cifar100", "resnet20", width=16, prior_variance=0.01)
 CIFAR10_RESNET_COLD = replace(CIFAR10_RESNET, temperature=0.1)
 CIFAR100_RESNET_COLD = replace(CIFAR100_RESNET, temperature=0.1)
 CPU_VI = VI(epochs=30)
-COLD_VI = VI(epochs=30, std_learning_rate=3e-3)  # deviations have further to go when it is cold
+COLD_VI = VI(epochs=40, std_learning_rate=1e-2)  # deviations have further to go when it is cold
 CPU_MAP = MAP(epochs=30)
 # An epoch of ResNet20 takes minutes: few of them, in small batches for more steps.
 RESNET_VI = VI(epochs=8, batch_size=64)
 RESNET_MAP = MAP(epochs=2, batch_size=64)
+RESNET_REPAIR = 200  # images: a channel of a convolution is seen hundreds of times in each
 
 # paper: appendix D and table 1 of Rossi et al. The optimiser is not stated; with plain gradient
 # descent on the summed loss the learning rates are plausible.
