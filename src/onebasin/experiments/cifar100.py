@@ -67,7 +67,7 @@ CPU = CIFAR100(
         Part(
             "resnet20",
             presets.CIFAR100_RESNET_COLD,
-            presets.RESNET_VI,
+            presets.CIFAR100_RESNET_VI,
             0.35,
             Sizes(5, 8, examples=1000),
             none=0.1,

@@ -29,6 +29,7 @@ COLD_VI = VI(epochs=40, std_learning_rate=1e-2)  # deviations have further to go
 CPU_MAP = MAP(epochs=30)
 # An epoch of ResNet20 takes minutes: few of them, in small batches for more steps.
 RESNET_VI = VI(epochs=8, batch_size=64)
+CIFAR100_RESNET_VI = replace(RESNET_VI, epochs=16)
 RESNET_MAP = MAP(epochs=2, batch_size=64)
 RESNET_REPAIR = 200  # images: a channel of a convolution is seen hundreds of times in each
 
