@@ -79,6 +79,12 @@ def test_cifar100_stands_for_a_network_too_narrow_to_align(folder):
         for name in ("w2", "w2, random starts", "w2, Frank–Wolfe")
     }
     assert min(scores.values()) == pytest.approx(scores["w2"])
+    # Beside a third posterior the two are matched too, if for all three at once.
+    together = curves["w2, jointly with others"]
+    assert together["accuracy"][0] == curves["before"]["accuracy"][0]
+    assert together["barrier"] <= 0.5 * curves["before"]["barrier"]
+    wider = next(text for text in found if text.startswith("A wider network leaves less"))
+    assert found[wider]["verdict"] == SMALLER
 
 
 def test_landscape(folder):
