@@ -103,7 +103,7 @@ def test_barriers_on_other_data(label, name, title, rows):
 
 
 def prose(name, row, column):
-    (table,) = record(name)["tables"]
+    table = record(name)["tables"][0]
     (found,) = [r for r in table["rows"] if r[0] == row]
     return found[table["columns"].index(column)].split("±")[0].strip(" %")
 
@@ -126,3 +126,22 @@ def test_numbers_in_the_text():
     assert f"takes away {100 - 100 * claim['value']:.0f} % of the fall" in text
     matched = float(prose("cifar100", "activations", "barrier, nats"))
     assert f"matching activations little ({matched:.3f})" in text
+
+
+def test_seconds_of_alignment():
+    text = " ".join(README.split())
+    rows = json.loads((ROOT / "results" / "alignment_speed.json").read_text())["speed"]
+    assert not any(row["plain"]["stopped_early"] for row in rows)
+    told = "takes {default:.1f} s at width 2048 and {wide:.0f} s at 4096, where the published"
+    seconds = {
+        (r["pair"], way): r[way]["seconds"]
+        for r in rows
+        if r["objective"] == "w2"
+        for way in ("plain", "default")
+    }
+    ours = {"default": seconds["mlp2048", "default"], "wide": seconds["mlp4096", "default"]}
+    assert told.format(**ours) in text
+    plain = [f"{seconds[pair, 'plain']:,.0f} s" for pair in ("mlp2048", "mlp4096")]
+    assert "takes {} and {}; 200 draws".format(*plain) in text
+    draws = json.loads((ROOT / "results" / "alignment_many.json").read_text())["200 draws, w2"]
+    assert f"aligned jointly in {draws['seconds']:.0f} s" in text
