@@ -85,10 +85,16 @@ ALIGNED = ("as fitted", "aligned, w2", "aligned and repaired")
             ("as fitted", "w2", "w2 and repaired"),
         ),
         (
+            "CIFAR-100, width 1024",
+            "cifar100",
+            "MLP 3×1024 on CIFAR-100, temperature 0.1",
+            ("as fitted", "w2", "w2 and repaired"),
+        ),
+        (
             "CIFAR-10, ResNet20",
             "barriers",
             "ResNet20 (width 16) on CIFAR-10, temperature 0.1",
-            ("as fitted", "aligned, w2"),
+            ALIGNED,
         ),
     ],
 )
@@ -126,6 +132,8 @@ def test_numbers_in_the_text():
     assert f"takes away {100 - 100 * claim['value']:.0f} % of the fall" in text
     matched = float(prose("cifar100", "activations", "barrier, nats"))
     assert f"matching activations little ({matched:.3f})" in text
+    jointly = float(prose("cifar100", "w2, jointly with others", "barrier, nats"))
+    assert f"along with the two makes it worse ({jointly:.3f})" in text
 
 
 def test_seconds_of_alignment():
