@@ -138,12 +138,13 @@ class Orders:
             raise ValueError(
                 f"there is no order '{self.kind}'; use forward, backward, alternate or random"
             )
-        self._rng = np.random.default_rng(list(self.seed))
+        # Seeding takes as long as aligning a small network's layer: only where it is needed.
+        self._rng = np.random.default_rng(list(self.seed)) if self.kind == "random" else None
         self._count = 0
 
     def next(self, names: list[str]) -> list[str]:
         self._count += 1
-        if self.kind == "random":
+        if self._rng is not None:
             return [names[i] for i in self._rng.permutation(len(names))]
         back = self.kind == "backward" or (self.kind == "alternate" and self._count % 2 == 0)
         return names[::-1] if back else names
