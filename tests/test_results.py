@@ -96,6 +96,12 @@ ALIGNED = ("as fitted", "aligned, w2", "aligned and repaired")
             "ResNet20 (width 16) on CIFAR-10, temperature 0.1",
             ALIGNED,
         ),
+        (
+            "CIFAR-100, ResNet20",
+            "cifar100",
+            "ResNet20 (width 16) on CIFAR-100, temperature 0.1",
+            ("as fitted", "w2", "w2 and repaired"),
+        ),
     ],
 )
 def test_barriers_on_other_data(label, name, title, rows):
