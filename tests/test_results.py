@@ -157,5 +157,6 @@ def test_seconds_of_alignment():
     assert told.format(**ours) in text
     plain = [f"{seconds[pair, 'plain']:,.0f} s" for pair in ("mlp2048", "mlp4096")]
     assert "takes {} and {}; 200 draws".format(*plain) in text
-    draws = json.loads((ROOT / "results" / "alignment_many.json").read_text())["200 draws, w2"]
-    assert f"aligned jointly in {draws['seconds']:.0f} s" in text
+    draws = json.loads((ROOT / "results" / "alignment_many.json").read_text())
+    few, many = (draws[f"{count} draws, w2"]["seconds"] for count in (200, 1000))
+    assert f"aligned jointly in {few:.0f} s, 1,000 in {many:.0f} s" in text
