@@ -10,6 +10,7 @@ import pytest
 from onebasin import cli
 from onebasin.experiments import EXPERIMENTS, get_experiment
 from onebasin.experiments.claims import Requirement, judge, plus_minus
+from onebasin.experiments.curves import Curve
 from onebasin.experiments.runner import Run, clock
 from onebasin.experiments.setting import TRAIN_EXAMPLES, Setting
 from onebasin.experiments.stage import Stage, encode, step
@@ -288,3 +289,13 @@ def test_paper_preset_writes_its_plan_and_runs_nothing(tmp_path, monkeypatch, ca
     assert {row["experiment"] for row in rows} == {"dynamics", "table1"}
     assert not any(row["done"] for row in rows)
     assert {p.name for p in out.iterdir()} == {"plan.json", "run.json"}
+
+
+def test_a_barrier_is_clearly_below_another_by_two_errors_of_the_difference():
+    def curve(barrier, error):
+        return Curve({"barrier": barrier, "barrier_stderr": error})
+
+    # Errors of 0.3 and 0.4 make one of 0.5 for the difference.
+    assert curve(0.1, 0.4).clearly_below(curve(1.2, 0.3))
+    assert not curve(0.3, 0.4).clearly_below(curve(1.2, 0.3))
+    assert not curve(1.2, 0.3).clearly_below(curve(0.1, 0.4))

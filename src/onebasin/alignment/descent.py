@@ -138,7 +138,6 @@ class Orders:
             raise ValueError(
                 f"there is no order '{self.kind}'; use forward, backward, alternate or random"
             )
-        # Seeding takes as long as aligning a small network's layer: only where it is needed.
         self._rng = np.random.default_rng(list(self.seed)) if self.kind == "random" else None
         self._count = 0
 

@@ -34,6 +34,10 @@ class Curve:
     def barrier_text(self) -> str:
         return plus_minus(self.summary["barrier"], self.error)
 
+    def clearly_below(self, other: "Curve") -> bool:
+        """Whether its barrier is the smaller by two standard errors of the difference."""
+        return other.barrier - self.barrier > 2 * (self.error**2 + other.error**2) ** 0.5
+
     @property
     def least_accuracy(self) -> float:
         """The accuracy of the worse end."""

@@ -31,7 +31,7 @@ CPU_MAP = MAP(epochs=30)
 RESNET_VI = VI(epochs=8, batch_size=64)
 CIFAR100_RESNET_VI = replace(RESNET_VI, epochs=16)
 RESNET_MAP = MAP(epochs=2, batch_size=64)
-RESNET_REPAIR = 200  # images: a channel of a convolution is seen hundreds of times in each
+RESNET_REPAIR = 200  # images; each shows a channel of a convolution in 64 to 1,024 places
 
 # paper: appendix D and table 1 of Rossi et al. The optimiser is not stated; with plain gradient
 # descent on the summed loss the learning rates are plausible.

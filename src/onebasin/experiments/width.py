@@ -56,8 +56,7 @@ def conclude(config: Width, outcomes: Mapping[str, Outcomes]) -> Findings:
     widest, narrowest = max(config.widths), min(config.widths)
     holds, ours, fits = None, "–", []
     if whole:
-        gap = after[narrowest].barrier - after[widest].barrier
-        holds = gap > 2 * (after[narrowest].error ** 2 + after[widest].error ** 2) ** 0.5
+        holds = after[widest].clearly_below(after[narrowest])
         ours = (
             f"{after[narrowest].barrier_text} nats at width {narrowest}, "
             f"{after[widest].barrier_text} at {widest}"
