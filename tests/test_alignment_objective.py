@@ -189,6 +189,31 @@ def test_what_makes_no_sense_is_refused():
 
 
 @pytest.mark.fast
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+@pytest.mark.parametrize("field", ["mean", "std"])
+@pytest.mark.parametrize("culprit", ["posterior", "target"])
+def test_a_value_that_is_not_finite_is_found_on_either_side(culprit, field, bad):
+    # Where the other side is zero, too: the two are looked at by their product.
+    q, to = gaussian(SHAPES, 4), gaussian(SHAPES, 5)
+    sym = mlp_symmetry(q.mean)
+
+    def spoilt(posterior, value):
+        trees = {"mean": posterior.mean, "std": posterior.std}
+        trees[field] = jax.tree.map(lambda a: a.at[0].set(value), trees[field])
+        return MeanField(**trees)
+
+    sides = {"posterior": spoilt(q, 0.0), "target": spoilt(to, 0.0)}
+    sides[culprit] = spoilt(sides[culprit], bad)
+    message = f"the {culprit} holds NaN or infinity in leaf '{field}/Dense_0/bias'"
+    for objective in ("w2", "l2"):
+        with pytest.raises(ValueError, match=message):
+            align(sides["posterior"], to=sides["target"], symmetry=sym, objective=objective)
+    if culprit == "posterior":  # beside a single point, which has no deviations
+        with pytest.raises(ValueError, match=message):
+            align(sides["posterior"], to=to.mean, symmetry=sym)
+
+
+@pytest.mark.fast
 def test_a_new_objective_is_one_value(x64):
     q, to = gaussian(SHAPES, 4), gaussian(SHAPES, 5)
     sym = mlp_symmetry(q.mean)

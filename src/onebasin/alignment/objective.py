@@ -139,10 +139,18 @@ def alike_moments(q: Any, to: Any) -> tuple[Moments, Moments]:
     found = moments(q), moments(to)
     if _sizes(found[0]) != _sizes(found[1]):
         _check_shapes(q, to)
-    for name, posterior, known in zip(("posterior", "target"), (q, to), found, strict=True):
-        state = jax.tree.leaves(getattr(posterior, "state", None))
-        _check_finite(name, posterior, [*known.mean.values(), *(known.std or {}).values(), *state])
+    mine, theirs = _looked_at(q, found[0]), _looked_at(to, found[1])
+    alike = [a.size for a in mine] == [b.size for b in theirs]
+    # Products of the two show what is wrong on either side, at half the price of squares.
+    if not (alike and _all_finite(mine, theirs)):
+        _check_finite("posterior", q, mine)
+        _check_finite("target", to, theirs)
     return found
+
+
+def _looked_at(posterior: Any, known: Moments) -> list[np.ndarray]:
+    state = map(np.asarray, jax.tree.leaves(getattr(posterior, "state", None)))
+    return [*known.mean.values(), *(known.std or {}).values(), *state]
 
 
 def _check_shapes(q: Any, to: Any) -> None:
@@ -152,11 +160,15 @@ def _check_shapes(q: Any, to: Any) -> None:
 
 def _check_finite(name: str, posterior: Any, leaves: list[Any]) -> None:
     # Sums of squares show whether anything may be wrong; what it is, is looked for only then.
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = [np.vdot(leaf, leaf) for leaf in leaves]
-    bad = None if all(map(isfinite, squares)) else first_non_finite(posterior)
+    bad = None if _all_finite(leaves, leaves) else first_non_finite(posterior)
     if bad:
         raise ValueError(f"the {name} holds NaN or infinity in leaf '{bad}'")
+
+
+def _all_finite(left: list[Any], right: list[Any]) -> bool:
+    """Whether every product of two leaves is finite; it is not if either holds NaN or infinity."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return all(isfinite(np.vdot(a, b)) for a, b in zip(left, right, strict=True))
 
 
 def _sizes(known: Moments) -> dict[str, tuple[int, ...]]:
@@ -189,11 +201,9 @@ def _like(posterior: Any) -> Tree:
 def _arrays(tree: Tree) -> dict[str, np.ndarray]:
     """Leaves by path as float32 or float64; views of JAX's own memory where that is possible."""
     leaves, structure = jax.tree.flatten(tree)
-    arrays = {}
-    for name, value in zip(_leaf_names(structure), leaves, strict=True):
-        array = np.asarray(value)
-        arrays[name] = array if array.dtype.char in "fd" else array.astype(np.float32)
-    return arrays
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    arrays = [a if a.dtype.char in "fd" else a.astype(np.float32) for a in arrays]
+    return dict(zip(_leaf_names(structure), arrays, strict=True))
 
 
 @lru_cache(maxsize=64)

@@ -62,9 +62,10 @@ class Panel:
             return
         new = gather_index(self.layout, indices)
         if self.included is None:
+            moves = not _is_identity(new)
             for (target, mover), shift in zip(self.pairs, self.shifts, strict=True):
-                moved = mover.take(new, axis=self.axis)
-                self._accumulate(scores, target, _less(moved, shift, inplace=True))
+                moved = mover.take(new, axis=self.axis) if moves else mover
+                self._accumulate(scores, target, _less(moved, shift, inplace=moves))
         else:
             (changed,) = np.nonzero(new != self.included)
             if len(changed) == 0:
@@ -200,7 +201,7 @@ class ScoreTable:
     def total(self, indices: Mapping[str, np.ndarray] | None = None) -> float:
         """The whole score Σ⟨target, moved⟩, summed in float64."""
         indices = self.indices if indices is None else indices
-        still = {n for n, p in indices.items() if np.array_equal(p, np.arange(len(p)))}
+        still = {name for name, index in indices.items() if _is_identity(index)}
         total = 0.0
         for name, panel in self._alone.items():
             gathers = [None, None if name in still else indices[name]]
@@ -255,7 +256,7 @@ class ScoreTable:
             return np.concatenate([columns(f[p.leaf], p) for f in features for p in places])
 
         target, mover = side(self.problem.target), side(self.problem.mover)
-        shift = mover.mean(axis=1, keepdims=True)
+        shift = np.add.reduce(mover, axis=1, keepdims=True) / mover.dtype.type(max(size, 1))
         return Panel(frozenset(), [(target, mover)], [shift], size, 1, None, None, False)
 
     def _panel(self, name: str, slot: Slot) -> Panel | GeneralPanel:
@@ -359,6 +360,10 @@ def _shift(mover: np.ndarray) -> float:
         return 0.0
     mean = float(mover.sum()) / mover.size
     return mean if mean**2 * mover.size > 0.01 * float(np.vdot(mover, mover)) else 0.0
+
+
+def _is_identity(index: np.ndarray) -> bool:
+    return bool((index == np.arange(len(index))).all())
 
 
 def _less(array: np.ndarray, shift: Any, *, inplace: bool = False) -> np.ndarray:
