@@ -89,6 +89,11 @@ def test_refused_before_anything_is_written(files, tmp_path):
         run(Align((foreign,), out, to=foreign))
     with pytest.raises(ValueError, match="nothing to align"):
         run(Align((files[0],), out))
+    for options in ({"search": True}, {"starts": ("random",)}):
+        with pytest.raises(ValueError, match="are for one target; name it with --to"):
+            run(Align(tuple(files), out, **options))
+    with pytest.raises(ValueError, match="is a folder; with one posterior --out is a file"):
+        run(Align((files[1],), tmp_path, to=files[0], overwrite=True))
     tensors = load_file(files[1])
     tensors["mean/Dense_0/kernel"][0, 0] = np.nan
     with safe_open(files[1], framework="numpy") as file:

@@ -18,14 +18,14 @@ from alignment_cases import (
     relu_mlp,
     same_tree,
 )
-from onebasin.alignment import FrankWolfe, LowRankLogDensity, align
+from onebasin.alignment import FrankWolfe, LowRankLogDensity, align, align_many
 from onebasin.alignment.assignment import gap, solve
 from onebasin.alignment.descent import Matcher, Orders, Trace
 from onebasin.alignment.objective import OBJECTIVES
 from onebasin.alignment.pairwise import _shaken
 from onebasin.alignment.scores import ScoreTable
 from onebasin.posterior import LowRank, MeanField
-from onebasin.symmetry import Permutation, Symmetry
+from onebasin.symmetry import Permutation, Symmetry, stack
 from onebasin.symmetry.layout import Concat, Fixed, Product, Units
 
 STARTS = ("forward", "identity", "random", "random", "random", "random")
@@ -55,13 +55,41 @@ def best_score(problem, sym):
 @pytest.mark.parametrize("objective", ["w2", "kl"])
 def test_one_group_is_solved_exactly(x64, width, objective):
     shapes = mlp_shapes((width,))
-    for seed in range(6 if width < 7 else 1):
+    for seed in range(12 if width < 7 else 6):
         q, to = gaussian(shapes, seed), gaussian(shapes, seed + 50)
         sym = mlp_symmetry(q.mean)
         found = align(q, to=to, symmetry=sym, objective=objective)
         best = best_score(OBJECTIVES[objective].problem(q, to, sym), sym)
         assert found.score == pytest.approx(best, rel=1e-12)
         assert found.converged
+
+
+@pytest.mark.parametrize("start", ["identity", "forward"])
+def test_only_what_a_moved_neighbour_could_have_changed_is_visited_again(x64, monkeypatch, start):
+    shapes = mlp_shapes((9, 12, 7, 10, 8))
+    visits = []
+    visit = Matcher._visit
+
+    def noted(self, name, **options):
+        visits.append((name, visit(self, name, **options)))
+        return visits[-1][1]
+
+    monkeypatch.setattr(Matcher, "_visit", noted)
+    for seed in range(5):
+        visits.clear()
+        q, to = gaussian(shapes, seed), gaussian(shapes, seed + 50)
+        sym = mlp_symmetry(q.mean)
+        found = align(q, to=to, symmetry=sym, starts=(start,))
+        neighbours = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), sym.identity()).neighbours()
+        # A pass from the input ends at the last group, which is then at its optimum.
+        last = {"hidden_4": -1} if start == "forward" else {}
+        for now, (name, _) in enumerate(visits):
+            if name in last:
+                since = visits[last[name] + 1 : now]
+                assert any(gain > 0 and name in neighbours[other] for other, gain in since)
+            last[name] = now
+        assert found.converged
+        assert len(visits) < found.sweeps * len(sym.groups)
 
 
 def share_found(width, seeds, **options):
@@ -336,6 +364,41 @@ def test_given_permutation_is_not_changed():
     copy = Permutation({name: given[name].copy() for name in given})
     align(q, to=to, symmetry=sym, starts=(given,))
     assert given == copy
+
+
+@pytest.mark.fast
+def test_what_does_not_belong_to_the_symmetry_is_refused():
+    q, to = gaussian(mlp_shapes((6, 5)), 0), gaussian(mlp_shapes((6, 5)), 1)
+    sym = mlp_symmetry(q.mean)
+    wide = mlp_symmetry(gaussian(mlp_shapes((6, 4)), 0).mean)
+    with pytest.raises(ValueError, match=r"not those of this symmetry: leaf 'Dense_1/kernel'"):
+        align(q, to=to, symmetry=wide)
+    more = MeanField({**q.mean, "extra": jnp.ones(3)}, {**q.std, "extra": jnp.ones(3)})
+    with pytest.raises(ValueError, match=r"not those of this symmetry: .*'extra'"):
+        align(more, to=more, symmetry=sym)
+    with pytest.raises(ValueError, match="does not belong to this symmetry: group 'hidden_1'"):
+        align(q, to=to, symmetry=sym, starts=(wide.identity(),))
+    with pytest.raises(ValueError, match="a stack of them"):
+        align(q, to=to, symmetry=sym, starts=(stack([sym.identity()] * 2),))
+    with pytest.raises(ValueError, match="there is no start '3'"):
+        align(q, to=to, symmetry=sym, starts=(3,))
+    with pytest.raises(ValueError, match=r"search is True; give FrankWolfe\(\)"):
+        align(q, to=to, symmetry=sym, search=True)
+    with pytest.raises(ValueError, match="there is no objective 'None'"):
+        align(q, to=to, symmetry=sym, objective=None)
+    alone = align(q, to=to, symmetry=sym, starts=sym.identity())
+    assert alone.permutation == align(q, to=to, symmetry=sym, starts=("identity",)).permutation
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("widths", [(0, 3), (4, 0), (1, 1)])
+def test_groups_of_no_unit_or_one(widths):
+    q, to = gaussian(mlp_shapes(widths), 0), gaussian(mlp_shapes(widths), 1)
+    sym = mlp_symmetry(q.mean)
+    found = align(q, to=to, symmetry=sym)
+    assert found.converged
+    assert found.distance_after <= found.distance_before * (1 + 1e-6)
+    assert len(align_many([q, to, q], symmetry=sym).permutations) == 3
 
 
 def test_groups_that_share_an_axis(x64):

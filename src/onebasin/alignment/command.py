@@ -55,6 +55,8 @@ def run(config: Align) -> None:
     """Check the files by their headers, align, write the moved posteriors, and report."""
     if not config.files:
         raise ValueError("name at least one posterior file to align")
+    if config.to is None and (config.search or config.starts != ("auto",)):
+        raise ValueError("--starts and --search are for one target; name it with --to")
     outs = _outputs(config)
     headers = _checked_headers(config)
     from onebasin.commands.symmetry import file_network, network_symmetry
@@ -85,6 +87,8 @@ def _outputs(config: Align) -> dict[Path, Path]:
         outs = {file: config.out / file.name for file in config.files}
     if len(config.files) > 1 and config.out.exists() and not config.out.is_dir():
         raise ValueError(f"{config.out} is a file; with several posteriors --out is a folder")
+    if len(config.files) == 1 and config.out.is_dir():
+        raise ValueError(f"{config.out} is a folder; with one posterior --out is a file")
     for path in outs.values():
         if path.exists() and not config.overwrite:
             raise ValueError(f"{path} exists; give --overwrite to replace it, or another --out")

@@ -46,6 +46,8 @@ class Matcher:
     table: ScoreTable
     trace: Trace
     prices: dict[str, np.ndarray] = field(default_factory=dict)
+    settled: set[str] = field(default_factory=set)
+    """Groups that a pass from the input has left at their optimum: descent need not begin there."""
 
     def forward(self) -> float:
         """One pass from the input: each group by the places whose other groups came before.
@@ -55,6 +57,7 @@ class Matcher:
         where it ends.
         """
         score = self.table.constant()
+        neighbours = self.table.neighbours()
         known: set[str] = set()
         waiting = list(self.table.groups)
         while waiting:
@@ -67,6 +70,9 @@ class Matcher:
             self._remember(name, found)
             self.table.indices[name] = found.columns
             known.add(name)
+            self.settled -= neighbours[name]
+            if self.table.is_whole(name) and name not in neighbours[name]:
+                self.settled.add(name)
             if score is not None:
                 score += float(matrix[np.arange(len(matrix)), found.columns].sum(dtype=np.float64))
         return self.table.total() if score is None else score
@@ -80,7 +86,8 @@ class Matcher:
         neighbours = table.neighbours()
         score = table.total() if score is None else score
         self.trace.add(score)
-        waiting = set(table.groups)
+        waiting = set(table.groups) - self.settled
+        self.settled = set()
         sweeps = 0
         while waiting and sweeps < max_sweeps:
             sweeps += 1

@@ -124,7 +124,8 @@ def slope(problem: FeaturePair, relaxed: Relaxed, name: str) -> np.ndarray:
             continue
         axes = problem.symmetry.layouts[place.leaf]
         for target, mover in zip(problem.target, problem.mover, strict=True):
-            moved = _mixed(mover[place.leaf].astype(np.float64), axes, relaxed, (place.axis, name))
+            still = (place.axis, place.occurrence)
+            moved = _mixed(mover[place.leaf].astype(np.float64), axes, relaxed, still)
             total += place.rows(target[place.leaf].astype(np.float64)) @ place.rows(moved).T
     return total
 
@@ -133,12 +134,12 @@ def _mixed(
     array: np.ndarray,
     axes: tuple[Layout, ...],
     relaxed: Mapping[str, np.ndarray],
-    skip: tuple[int, str] | None,
+    still: tuple[int, int] | None,
 ) -> np.ndarray:
-    """Every axis mixed by its groups' matrices, but for one group on one axis."""
+    """Every axis mixed by its groups' matrices, but for one place: axis and occurrence."""
     for axis, layout in enumerate(axes):
-        for name, positions in occurrences(layout):
-            if (axis, name) == skip:
+        for nth, (name, positions) in enumerate(occurrences(layout)):
+            if (axis, nth) == still:
                 continue
             moved = np.moveaxis(array, axis, 0).copy()
             units = moved[positions]  # [size, m, …]

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.alignment.common_gaussian import Places, raise_density
 from onebasin.alignment.members import (
     Match,
     Members,
@@ -34,17 +35,17 @@ from onebasin.alignment.members import (
     square_norm,
     zeros,
 )
-from onebasin.alignment.objective import L2, Features, Moments, objective_named
+from onebasin.alignment.objective import L2, W2, Features, Moments, objective_named
 from onebasin.alignment.scores import Indices
 from onebasin.alignment.workers import Report, Workers
 from onebasin.posterior.mean_field import MeanField
 from onebasin.posterior.samples import Samples
 from onebasin.symmetry import Permutation, Symmetry, stack
+from onebasin.trees import Tree
 
 BATCH = 4  # members matched at once; fixed, so that results do not depend on the machine
 CANDIDATES, TRIALS = 3, 6  # anchors tried, and members each is tried on
 START_SWEEPS = 4  # sweeps against the anchor; the barycentre is the better judge
-FLOOR = 1e-3  # least variance of the Gaussian, as a share of its leaf's mean variance
 
 
 @dataclass(frozen=True)
@@ -81,15 +82,24 @@ class JointAlignment:
         """The W₂ barycentre of the moved posteriors; of points, their mean and deviation."""
         if isinstance(self.members, Samples):
             return MeanField(*self.posteriors.moments())
-        if any(not hasattr(q, "moments") for q in self.members):
-            draws = jax.tree.map(lambda *leaves: jnp.stack(leaves), *self.posteriors)
+        known = [_tree_moments(q) for q in self.posteriors]
+        means = [mean for mean, _ in known]
+        if all(std is None for _, std in known):
+            draws = jax.tree.map(lambda *leaves: jnp.stack(leaves), *means)
             return MeanField(*Samples(draws).moments())
-        means, stds = zip(*(q.moments() for q in self.posteriors), strict=True)
+        stds = [jax.tree.map(jnp.zeros_like, m) if std is None else std for m, std in known]
 
         def average(*leaves: jax.Array) -> jax.Array:
             return sum(leaves[1:], start=leaves[0]) / len(leaves)
 
         return MeanField(jax.tree.map(average, *means), jax.tree.map(average, *stds))
+
+
+def _tree_moments(q: Any) -> tuple[Tree, Tree | None]:
+    """Mean and deviation as trees; a single point has no deviation."""
+    if not hasattr(q, "moments"):
+        return q, None
+    return (q.draw(0), None) if getattr(q, "num_draws", None) == 1 else q.moments()
 
 
 def align_many(
@@ -124,15 +134,19 @@ def align_many(
     if max_rounds < 1:
         raise ValueError(f"max_rounds is {max_rounds}; allow at least one round")
     members = posteriors if isinstance(posteriors, Members) else Members.of(posteriors)
-    first = objective if objective.sums else objective_named("w2")
-    if any(members[i].std is None for i in range(min(len(members), 2))):
+    symmetry.check_shapes(dict(members[0].mean))
+    first = objective if objective.sums else W2
+    if first is W2 and members.has_points:
         first = L2  # points have no deviations to score
     with Workers(len(members), report) as workers:
         job = _Joint(members, symmetry, first.mover, workers, max_sweeps)
         anchor = job.start()
         trace, converged = job.rounds(max_rounds, tolerance)
         if not objective.sums:
-            trace, converged = _to_gaussian(job, max_rounds, tolerance)
+            places = Places(members, symmetry, job.indices)
+            ended = raise_density(places, workers, max_rounds, tolerance, max_sweeps)
+            job.indices = ended.indices
+            trace, converged = ended.trace or trace, ended.converged
     return JointAlignment(
         permutations=tuple(Permutation(indices) for indices in job.indices),
         objective=objective.name,
@@ -284,67 +298,3 @@ def _square_distance(job: _Joint, i: int, found: Match, target: Features) -> flo
         for k in t
     )
     return square_norm(goes) - 2 * dot
-
-
-def _second_moments(q: Moments) -> Features:
-    squares = {leaf: mean**2 for leaf, mean in q.mean.items()}
-    if q.std is not None:
-        squares = {leaf: squares[leaf] + std**2 for leaf, std in q.std.items()}
-    return q.mean, squares
-
-
-def _to_gaussian(job: _Joint, max_rounds: int, tolerance: float) -> tuple[list[float], bool]:
-    """Alternate between the Gaussian of all members and moving each under it."""
-    job.features = _second_moments
-    count = len(job.members)
-    job._sum()
-    floors = {k: FLOOR * float(v.mean()) for k, v in _variances(job.sums, count).items()}
-    trace: list[float] = []
-    for _ in range(max_rounds + 1):
-        mean = {k: v / count for k, v in job.sums[0].items()}
-        variance = _variances(job.sums, count)
-        low = {k: max(floors[k], np.finfo(np.float32).tiny) for k in floors}
-        variance = {k: np.maximum(v, low[k]) for k, v in variance.items()}
-        trace.append(_mean_log_density(job.sums, count, mean, variance))
-        if len(trace) > 1 and trace[-1] - trace[-2] <= tolerance * abs(trace[-1]):
-            return trace, True
-        if len(trace) > max_rounds:
-            break
-        precise = (
-            {k: mean[k] / variance[k] for k in mean},
-            {k: -0.5 / variance[k] for k in mean},
-        )
-
-        def one(i: int, target: Features = precise) -> Match:
-            mover = job.features(job.members[i])
-            target = tuple(
-                {k: t[k].astype(f[k].dtype) for k in t} for t, f in zip(target, mover, strict=True)
-            )
-            return match(
-                job.symmetry,
-                target,
-                mover,
-                job.indices[i],
-                forward=False,
-                max_sweeps=job.max_sweeps,
-            )
-
-        found = job.workers.map(one, range(count), f"round {len(trace)} to the Gaussian")
-        if all(f.gain <= 0 for f in found):
-            return trace, True
-        job.indices = [f.indices for f in found]
-        job._sum()
-    return trace, False
-
-
-def _variances(sums: Sums, count: int) -> dict[str, np.ndarray]:
-    return {k: np.maximum(sums[1][k] / count - (sums[0][k] / count) ** 2, 0.0) for k in sums[0]}
-
-
-def _mean_log_density(sums: Sums, count: int, mean: Any, variance: Any) -> float:
-    """E log N(θ; mean, variance), averaged over members, from their summed moments."""
-    total = 0.0
-    for k, m in mean.items():
-        square = sums[1][k] / count - 2 * m * sums[0][k] / count + m**2
-        total -= 0.5 * float(np.sum(square / variance[k] + np.log(2 * np.pi * variance[k])))
-    return total

@@ -60,6 +60,11 @@ class Members:
         draws = {leaf: [_as_float(part[leaf]) for part in leaves] for leaf in leaves[0]}
         return cls(parts[0] if len(parts) == 1 else tuple(parts), None, draws)
 
+    @property
+    def has_points(self) -> bool:
+        """Whether any member is a single point, without deviations."""
+        return self.moments is None or any(q.std is None for q in self.moments)
+
     def __len__(self) -> int:
         if self.moments is not None:
             return len(self.moments)

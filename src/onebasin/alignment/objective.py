@@ -44,9 +44,10 @@ class Moments:
     def deviations(self, objective: str, which: str) -> Mapping[str, np.ndarray]:
         """The deviations, all positive, or an error that says where they are missing."""
         if self.std is None:
+            others = "'l2' or 'w2'" if which == "target" else "'l2', 'w2' or 'log-density'"
             raise ValueError(
                 f"objective '{objective}' divides by the deviations of the {which}, which is a "
-                "single point; use 'l2', 'w2' or 'log-density', or give a posterior"
+                f"single point; use {others}, or give a posterior"
             )
         for leaf, std in self.std.items():
             if not (std > 0).all():
@@ -96,9 +97,15 @@ class Objective:
 
     def problem(self, q: Any, to: Any, symmetry: Symmetry) -> FeaturePair:
         """The features of `q` (the mover) and `to` (the target), checked."""
-        target, mover = self.target(moments(to)), self.mover(moments(q))
-        # A single point has no deviations: what would multiply them is left out.
+        known, goal = moments(q), moments(to)
+        target, mover = self.target(goal), self.mover(known)
         count = min(len(target), len(mover))
+        if len(target) != len(mover) and known.std is not None and goal.std is not None:
+            raise ValueError(
+                f"objective '{self.name}' has {len(target)} features of the target and "
+                f"{len(mover)} of the mover; they are multiplied one by one, so give as many"
+            )
+        # A single point has no deviations: what would multiply them is left out.
         return FeaturePair(symmetry, target[:count], mover[:count])
 
     def measure(self, q: Any, to: Any, symmetry: Symmetry) -> float:
@@ -134,11 +141,17 @@ def check_alike(q: Any, to: Any) -> None:
         _check_finite(name, posterior, jax.tree.leaves(posterior))
 
 
-def alike_moments(q: Any, to: Any) -> tuple[Moments, Moments]:
-    """The moments of two posteriors that pass `check_alike`, with one look at every leaf."""
+def alike_moments(q: Any, to: Any, symmetry: Symmetry) -> tuple[Moments, Moments]:
+    """The moments of two posteriors that pass `check_alike`, with one look at every leaf.
+
+    They must be over the params of the symmetry.
+    """
     found = moments(q), moments(to)
-    if _sizes(found[0]) != _sizes(found[1]):
+    shapes = _sizes(found[0])
+    if shapes != _sizes(found[1]):
         _check_shapes(q, to)
+    if shapes != symmetry.shapes:
+        symmetry.check_shapes(_like(q))
     mine, theirs = _looked_at(q, found[0]), _looked_at(to, found[1])
     alike = [a.size for a in mine] == [b.size for b in theirs]
     # Products of the two show what is wrong on either side, at half the price of squares.
@@ -329,11 +342,15 @@ OBJECTIVES = {o.name: o for o in (W2, L2, KL, REVERSE_KL, KL_REDUCED, LOG_DENSIT
 
 def objective_named(objective: Any) -> Any:
     """An objective by name; a value that already is one is given back."""
-    if not isinstance(objective, str):
+    if is_objective(objective):
         return objective
-    if objective not in OBJECTIVES:
+    if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise ValueError(
             f"there is no objective '{objective}'; use one of {', '.join(OBJECTIVES)}, "
             "or give an Objective"
         )
     return OBJECTIVES[objective]
+
+
+def is_objective(value: Any) -> bool:
+    return callable(getattr(value, "problem", None)) and callable(getattr(value, "measure", None))

@@ -11,7 +11,12 @@ import numpy as np
 
 from onebasin.alignment.descent import Descent, Matcher, Orders, Trace
 from onebasin.alignment.frank_wolfe import FrankWolfe
-from onebasin.alignment.objective import Objective, alike_moments, objective_named
+from onebasin.alignment.objective import (
+    Objective,
+    alike_moments,
+    is_objective,
+    objective_named,
+)
 from onebasin.alignment.scores import ScoreTable
 from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
 
@@ -82,7 +87,7 @@ def align(
     to: Any,
     symmetry: Symmetry,
     objective: Any = "w2",
-    starts: Sequence[Start] | str = "auto",
+    starts: Sequence[Start] | Start = "auto",
     order: str = "forward",
     search: FrankWolfe | None = None,
     max_sweeps: int = 100,
@@ -107,10 +112,12 @@ def align(
     """
     began = time.perf_counter()
     objective = objective_named(objective)
-    known = alike_moments(q, to)
+    known = alike_moments(q, to, symmetry)
     if max_sweeps < 1:
         raise ValueError(f"max_sweeps is {max_sweeps}; allow at least one sweep")
-    chosen = _checked_starts(starts, key)
+    if not (search is None or isinstance(search, FrankWolfe)):
+        raise ValueError(f"search is {search!r}; give FrankWolfe() or None")
+    chosen = _checked_starts(starts, symmetry, key)
     seed = _seed(key)
     Orders(order)  # a wrong name is an error before any work
     sides = known if isinstance(objective, Objective) else (q, to)
@@ -154,17 +161,23 @@ def align(
     )
 
 
-def _checked_starts(starts: Sequence[Start] | str, key: jax.Array | None) -> list[Start]:
-    chosen = [starts] if isinstance(starts, str) else list(starts)
+def _checked_starts(
+    starts: Sequence[Start] | Start, symmetry: Symmetry, key: jax.Array | None
+) -> list[Start]:
+    chosen = list(starts) if isinstance(starts, list | tuple) else [starts]
     if not chosen:
         raise ValueError("starts is empty; give at least one, for example starts=('forward',)")
     for start in chosen:
-        if isinstance(start, str) and start not in NAMED:
+        if isinstance(start, Permutation):
+            symmetry.check_permutation(start)
+            if any(start[name].ndim != 1 for name in start.names):
+                raise ValueError("a start is one permutation, and this one is a stack of them")
+        elif not (start in NAMED if isinstance(start, str) else is_objective(start)):
             raise ValueError(
                 f"there is no start '{start}'; use {', '.join(NAMED)}, "
                 "a Permutation or Activations(apply, x)"
             )
-        if start in ("random", "shaken") and key is None:
+        elif start in ("random", "shaken") and key is None:
             raise ValueError(f"a {start} start needs a key; give key=jax.random.key(…)")
     if chosen[0] == "shaken":
         raise ValueError(

@@ -14,25 +14,23 @@ alike, this leaves float32 its digits for the differences.
 
 Narrow networks have many small leaves, and then calls, not flops, take the time: the places of a
 group without a neighbour are laid side by side as one, and what depends on the symmetry alone is
-worked out once (`_plan`).
+worked out once (`plan_of`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from onebasin.alignment.objective import FeaturePair
-from onebasin.symmetry import Permutation, Place, Symmetry
-from onebasin.symmetry.layout import Concat, Fixed, Layout, Product, Units, gather_index
+from onebasin.alignment.plan import Slot, plan_of
+from onebasin.symmetry import Permutation, Place
+from onebasin.symmetry.layout import Layout, gather_index, without
 
 Indices = dict[str, np.ndarray]
 BATCHED_ENTRIES = 1 << 20  # beyond this, products over the axes in front are added one by one
 BLOCK = 1 << 16  # entries of a dot product at a time
-SMALL_LEAF = 1 << 20  # entries up to which a place without a neighbour is laid beside others
 
 
 @dataclass
@@ -96,23 +94,18 @@ class Panel:
 
 @dataclass
 class GeneralPanel:
-    """A place where several axes move, or another group shares the axis: made whole each time."""
+    """A place where several axes move, or units share the axis: made whole each time."""
 
     groups: frozenset[str]
     pairs: Sequence[tuple[np.ndarray, np.ndarray]]
     shifts: Sequence[float]
-    group: str
     place: Place
-    layouts: tuple[Layout, ...]
+    layouts: tuple[Layout, ...]  # of the leaf, with the place itself held still
     included: np.ndarray | None = None
     matrix: np.ndarray | None = None  # what is in the matrix now
 
     def add_to(self, scores: np.ndarray, indices: Indices) -> None:
-        still = {**indices, self.group: np.arange(len(scores))}
-        gathers = [
-            gather_index(layout, still if axis == self.place.axis else indices)
-            for axis, layout in enumerate(self.layouts)
-        ]
+        gathers = [gather_index(layout, indices) for layout in self.layouts]
         key = np.concatenate(gathers)
         if self.included is not None and np.array_equal(key, self.included):
             return
@@ -124,35 +117,12 @@ class GeneralPanel:
         self.matrix, self.included = fresh, key
 
 
-@dataclass(frozen=True)
-class Slot:
-    """How the leaf of a place is read for the scores of its group, whatever it holds."""
-
-    place: Place
-    groups: frozenset[str]
-    after: int | None  # None where only a `GeneralPanel` will do
-    axis: int | None
-    layout: Layout | None
-    behind: bool
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the score tables of one symmetry have in common."""
-
-    slots: Mapping[str, tuple[Slot, ...]]
-    alone: Mapping[str, tuple[Place, ...]]  # on small leaves where nothing else moves
-    held: frozenset[str]  # the leaves of those
-    axes: Mapping[str, tuple[tuple[Layout, frozenset[str]], ...]]  # layout and groups of each axis
-    once: bool  # whether a leaf is read whole by each of its groups, and each sits there once
-
-
 class ScoreTable:
     """The score matrix of every group for one pair of features, made when first asked for."""
 
     def __init__(self, problem: FeaturePair, start: Permutation) -> None:
         self.problem = problem
-        plan = self._plan = _plan(problem.symmetry)
+        plan = self._plan = plan_of(problem.symmetry)
         # Not kept in the plan: equal symmetries may list their groups in another order.
         self.groups = {group.name: group.size for group in problem.symmetry.groups}
         self.indices: Indices = {name: np.array(start[name]) for name in self.groups}
@@ -191,6 +161,10 @@ class ScoreTable:
                 if known is None or panel.included is not None or panel.groups <= known:
                     panel.add_to(matrix, self.indices)
         return matrix
+
+    def is_whole(self, name: str) -> bool:
+        """Whether all places of the group take part in its matrix."""
+        return all(panel.included is not None for panel in self._panels[name])
 
     def has_known(self, name: str, known: set[str]) -> bool:
         return any(panel.groups <= known for panel in self._panels[name])
@@ -268,8 +242,9 @@ class ScoreTable:
         if shifts is None:
             shifts = self._shifts[leaf] = [_shift(mover) for _, mover in pairs]
         if slot.after is None:
-            layouts = self.problem.symmetry.layouts[leaf]
-            return GeneralPanel(slot.groups, pairs, shifts, name, slot.place, layouts)
+            layouts = list(self.problem.symmetry.layouts[leaf])
+            layouts[slot.place.axis] = without(layouts[slot.place.axis], slot.place.occurrence)
+            return GeneralPanel(slot.groups, pairs, shifts, slot.place, tuple(layouts))
         return Panel(
             slot.groups,
             pairs,
@@ -280,78 +255,6 @@ class ScoreTable:
             slot.layout,
             slot.behind,
         )
-
-
-@lru_cache(maxsize=8)
-def _plan(symmetry: Symmetry) -> Plan:
-    names = {leaf: [_names_on(a) for a in axes] for leaf, axes in symmetry.layouts.items()}
-    slots: dict[str, tuple[Slot, ...]] = {}
-    alone: dict[str, tuple[Place, ...]] = {}
-    for group in symmetry.groups:
-        lone, rest = [], []
-        for place in group.places:
-            if place.where == "params":
-                (lone if _is_alone(symmetry, place, names[place.leaf]) else rest).append(place)
-        slots[group.name] = tuple(
-            _slot(symmetry, group.name, group.size, place, names[place.leaf]) for place in rest
-        )
-        if lone:
-            alone[group.name] = tuple(lone)
-    return Plan(
-        slots=slots,
-        alone=alone,
-        held=frozenset(place.leaf for places in alone.values() for place in places),
-        axes={
-            leaf: tuple(zip(axes, names[leaf], strict=True))
-            for leaf, axes in symmetry.layouts.items()
-        },
-        once=all(slot.after is not None for found in slots.values() for slot in found)
-        and all(sum(map(len, on)) == len(frozenset().union(*on)) for on in names.values()),
-    )
-
-
-def _is_alone(symmetry: Symmetry, place: Place, names: Sequence[frozenset[str]]) -> bool:
-    """Whether nothing else moves on a small leaf, and the group sits there once."""
-    layouts = symmetry.layouts[place.leaf]
-    once = len(place.positions) * place.positions.shape[1]
-    size = prod(layout.size for layout in layouts)
-    return size <= SMALL_LEAF and once == layouts[place.axis].size and sum(map(len, names)) == 1
-
-
-def _slot(
-    symmetry: Symmetry, group: str, size: int, place: Place, names: Sequence[frozenset[str]]
-) -> Slot:
-    axis, layouts = place.axis, symmetry.layouts[place.leaf]
-    others = [i for i, on in enumerate(names) if on and i != axis]
-    groups = frozenset().union(*(names[i] for i in others))
-    after = _whole_units(layouts[axis], size)
-    if after is None or len(others) > 1:
-        return Slot(place, groups | (names[axis] - {group}), None, None, None, False)
-    after *= prod(layout.size for layout in layouts[axis + 1 :])
-    if not others:
-        return Slot(place, groups, after, None, None, False)
-    return Slot(place, groups, after, others[0], layouts[others[0]], others[0] > axis)
-
-
-def _names_on(layout: Layout) -> frozenset[str]:
-    match layout:
-        case Units(group, _):
-            return frozenset((group,))
-        case Product(parts) | Concat(parts):
-            return frozenset().union(*map(_names_on, parts))
-        case _:
-            return frozenset()
-
-
-def _whole_units(layout: Layout, size: int) -> int | None:
-    """Positions behind each unit if the axis is fixed × units × fixed, else None."""
-    if isinstance(layout, Units):
-        return 1
-    if isinstance(layout, Product):
-        at = [i for i, part in enumerate(layout.parts) if not isinstance(part, Fixed)]
-        if len(at) == 1 and isinstance(layout.parts[at[0]], Units):
-            return layout.size // size // prod(p.size for p in layout.parts[: at[0]])
-    return None
 
 
 def _shift(mover: np.ndarray) -> float:
@@ -381,6 +284,8 @@ def _gathered_dot(
     """
     if target.ndim == 0:
         return float(target) * float(mover)
+    if target.size == 0:
+        return 0.0
     if target.size <= BLOCK:
         return _moved_dot(target, mover, gathers)
     step = max(1, BLOCK // max(target[:1].size, 1))

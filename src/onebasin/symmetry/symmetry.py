@@ -49,7 +49,7 @@ class Place:
     def _along(self) -> slice | np.ndarray:
         """All positions, unit by unit; a slice where they follow one another, which copies less."""
         flat = self.positions.reshape(-1)
-        start = int(flat[0])
+        start = int(flat[0]) if len(flat) else 0
         follow = np.array_equal(flat, np.arange(start, start + len(flat)))
         return slice(start, start + len(flat)) if follow else flat
 
@@ -216,10 +216,10 @@ class Symmetry:
 
     def compose(self, p: Permutation, q: Permutation) -> Permutation:
         """The permutation that moves by q first and by p after."""
-        return perm.compose(self._own(p), self._own(q))
+        return perm.compose(self.check_permutation(p), self.check_permutation(q))
 
     def inverse(self, p: Permutation) -> Permutation:
-        return perm.inverse(self._own(p))
+        return perm.inverse(self.check_permutation(p))
 
     def act(self, permutation: Permutation, target: Any) -> Any:
         """Move params or any posterior: new[i] = old[p[i]] along every place of every group.
@@ -228,7 +228,7 @@ class Symmetry:
         """
         if not isinstance(permutation, Permutation):
             raise ValueError(f"act needs a Permutation, got a {type(permutation).__name__}")
-        indices = self._own(permutation).indices
+        indices = self.check_permutation(permutation).indices
         if not hasattr(target, "relabel"):
             self.check_shapes(target)
             return move_tree(target, 0, self.layouts, indices)
@@ -240,7 +240,7 @@ class Symmetry:
 
     def act_on_state(self, permutation: Permutation, state: Tree) -> Tree:
         """Move running statistics along with the units they belong to."""
-        return move_tree(state, 0, self.state_layouts, self._own(permutation).indices)
+        return move_tree(state, 0, self.state_layouts, self.check_permutation(permutation).indices)
 
     def check(self, apply: Any, params: Tree, x: Any, *, key: jax.Array, state: Tree = None):
         """Show on numbers that every group is a symmetry of `apply`; an error if one is not."""
@@ -248,8 +248,8 @@ class Symmetry:
 
         return check(self, apply, params, x, key=key, state=state)
 
-    def _own(self, p: Permutation) -> Permutation:
-        """Refuse a permutation that is not one of this symmetry's groups."""
+    def check_permutation(self, p: Permutation) -> Permutation:
+        """The permutation, or an error if it is not one of this symmetry's groups."""
         sizes = {group.name: group.size for group in self.groups}
         given = {name: p[name].shape[-1] for name in p.names}
         if sizes != given:
@@ -260,9 +260,14 @@ class Symmetry:
             )
         return p
 
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of every leaf of the params."""
+        return {leaf: tuple(axis.size for axis in axes) for leaf, axes in self.layouts.items()}
+
     def check_shapes(self, params: Tree) -> None:
-        expected = {leaf: tuple(axis.size for axis in axes) for leaf, axes in self.layouts.items()}
-        difference = first_difference(expected, shapes_by_path(params))
+        """An error that names the leaf if these are not the params of this symmetry."""
+        difference = first_difference(self.shapes, shapes_by_path(params))
         if difference:
             raise ValueError(f"the params are not those of this symmetry: {difference}")
 
