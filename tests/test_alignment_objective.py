@@ -1,5 +1,7 @@
 """Every score against the definition of the distance it stands for."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -158,8 +160,13 @@ def test_what_makes_no_sense_is_refused():
         align(q, to=to, symmetry=sym, objective="w3")
     with pytest.raises(ValueError, match=r"Mixture.*align_many"):
         align(Mixture((q, to), jnp.array([0.5, 0.5])), to=to, symmetry=sym)
-    with pytest.raises(ValueError, match="single point"):
+    with pytest.raises(ValueError, match="single point; use 'l2', 'w2' or 'log-density', or"):
         align(q.mean, to=to, symmetry=sym, objective="kl")
+    with pytest.raises(ValueError, match="single point; use 'l2' or 'w2', or"):
+        align(q, to=to.mean, symmetry=sym, objective="log-density")
+    lopsided = replace(OBJECTIVES["w2"], name="lopsided", mover=lambda q: (q.mean,))
+    with pytest.raises(ValueError, match="'lopsided' has 2 features of the target and 1 of the"):
+        align(q, to=to, symmetry=sym, objective=lopsided)
     flat_std = MeanField(q.mean, jax.tree.map(jnp.zeros_like, q.std))
     with pytest.raises(ValueError, match=r"leaf 'Dense_0/bias'.*not positive"):
         align(q, to=flat_std, symmetry=sym, objective="kl")

@@ -65,25 +65,24 @@ class CommonGaussian:
         count = len(places.indices)
         origin = {k: np.zeros(m.shape) for k, m in places.members[0].mean.items()}
         centre = {k: v / count for k, v in places.central_sums(origin)[0].items()}
-        variances = _variances(places.central_sums(centre), count)
-        spread = {k: float(v.mean()) for k, v in variances.items() if v.size}
+        sums = places.central_sums(centre)
+        spread = {k: float(v.mean()) for k, v in _variances(sums, count).items() if v.size}
         # A leaf that is the same in all of them says nothing of its scale.
         differ = {k: s for k, s in spread.items() if s > np.mean(centre[k] ** 2) * ROUNDING**2}
         if not differ:
             return None
         overall = float(np.mean(list(differ.values())))
         floors = {k: FLOOR * differ.get(k, overall) for k in centre}
-        return cls._fitted(places, centre, floors)
+        return cls._fitted(sums, count, centre, floors)
 
     def refitted(self, places: Places) -> "CommonGaussian":
-        return self._fitted(places, self.centre, self.floors)
+        sums = places.central_sums(self.centre)
+        return self._fitted(sums, len(places.indices), self.centre, self.floors)
 
     @classmethod
     def _fitted(
-        cls, places: Places, centre: Leaves, floors: Mapping[str, float]
+        cls, sums: Sums, count: int, centre: Leaves, floors: Mapping[str, float]
     ) -> "CommonGaussian":
-        count = len(places.indices)
-        sums = places.central_sums(centre)
         raw = _variances(sums, count)
         variance = {k: np.maximum(v, floors[k]) for k, v in raw.items()}
         mean = {k: centre[k] + v / count for k, v in sums[0].items()}
