@@ -1,8 +1,9 @@
 """Hamiltonian Monte Carlo, one leapfrog step at a time.
 
 On a large network one trajectory can take minutes, so the loop's unit is the leapfrog step, not
-the transition: progress, Ctrl-C and checkpoints work inside a trajectory. Integrator, metric and
-acceptance are BlackJAX's; a trajectory is the one its HMC kernel makes from the same key.
+the transition: progress, Ctrl-C and checkpoints work inside a trajectory. Integrator, diagonal
+metric and acceptance are BlackJAX's; a trajectory is the one its HMC kernel makes from the same
+key.
 
 The acceptance needs a difference of two energies of the size of the number of weights. It is
 formed from differences (see `full_batch.log_density`), the start's momentum being drawn again
@@ -16,22 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.mcmc.hmc import HMCState
 from blackjax.mcmc.integrators import IntegratorState, velocity_verlet
-from blackjax.mcmc.metrics import gaussian_euclidean
 from blackjax.mcmc.proposal import static_binomial_sampling
-from jax.flatten_util import ravel_pytree
 
-from onebasin.inference.full_batch import (
-    accurate_sum,
-    chunked,
-    log_density,
-    relative_log_prior,
-)
+from onebasin.inference import curvature
+from onebasin.inference.full_batch import chunked, log_density, relative_log_prior
 from onebasin.inference.keys import subkey
 from onebasin.inference.methods import HMC
+from onebasin.inference.metric import Metric, diagonal_metric
 from onebasin.inference.program import DrawPlan, Info, Program, seconds_per_step
 from onebasin.inference.warmup import Tuning, build_warmup
 from onebasin.problem import Batch, Problem
-from onebasin.trees import Tree, num_parameters
+from onebasin.trees import num_parameters
 
 DIVERGENCE_THRESHOLD = 1000.0
 REPORTS = ("loss", "transitions", "acceptance", "divergences", "step_size")
@@ -47,6 +43,7 @@ class ChainState(NamedTuple):
     chain: HMCState
     path: IntegratorState
     tuning: Tuning
+    curvature: curvature.State | None
     records: dict[str, jax.Array]
 
 
@@ -56,6 +53,12 @@ def build(problem: Problem, method: HMC) -> Program:
     transitions = method.warmup + method.draws * method.thin
     data = chunked(problem, method.data_chunk)
     size = num_parameters(problem.shapes)
+    mass = curvature.build_curvature(problem, method.warmup) if method.mass == "curvature" else None
+
+    def metric_of(state: ChainState) -> Metric:
+        if state.curvature is not None:
+            return curvature.kronecker_metric(state.curvature.mass)
+        return diagonal_metric(state.tuning.inverse_mass)
 
     def init(key: jax.Array, data: Batch) -> ChainState:
         position = problem.init(subkey(key, "init"))
@@ -70,7 +73,9 @@ def build(problem: Problem, method: HMC) -> Program:
             **dict.fromkeys(names, jnp.zeros_like(logdensity)),
             "log_density": log_posterior,
         }
-        return ChainState(chain, path, warmup.init(size, logdensity.dtype), records)
+        tuning = warmup.init(size, logdensity.dtype)
+        bent = mass and mass.init(position, subkey(key, "curvature"), data)
+        return ChainState(chain, path, tuning, bent, records)
 
     def step(
         state: ChainState, key: jax.Array, t: jax.Array, data: Batch
@@ -84,7 +89,7 @@ def build(problem: Problem, method: HMC) -> Program:
                 subkey(transition_key, "jitter"), (), step_size.dtype, -1, 1
             )
             step_size = step_size * (1 + method.jitter * jitter)
-        metric = gaussian_euclidean(state.tuning.inverse_mass)
+        metric = metric_of(state)
         chain: Any = state.chain  # BlackJAX types these arrays as floats
 
         def begin() -> IntegratorState:
@@ -92,13 +97,13 @@ def build(problem: Problem, method: HMC) -> Program:
             return IntegratorState(chain.position, momentum, *chain[1:])
 
         density = log_density(problem, data, origin=chain.position)
-        leapfrog = velocity_verlet(density, metric.kinetic_energy)
+        leapfrog = velocity_verlet(density, cast(Any, metric.kinetic_energy))
         path = jax.lax.cond(place == 0, begin, lambda: state.path)
         path: Any = leapfrog(path, cast(Any, step_size))
 
         def end() -> ChainState:
             momentum = metric.sample_momentum(momentum_key, chain.position)
-            rise = kinetic_difference(path.momentum, momentum, state.tuning.inverse_mass)
+            rise = metric.kinetic_difference(path.momentum, momentum)
             fall = path.logdensity - chain.logdensity - rise
             log_accept = jnp.where(jnp.isnan(fall), -jnp.inf, fall)
             prior = relative_log_prior(problem, path.position, chain.position)
@@ -116,7 +121,11 @@ def build(problem: Problem, method: HMC) -> Program:
             }
             records = {k: v.astype(chain.logdensity.dtype) for k, v in records.items()}
             tuning = warmup.update(state.tuning, n, moved.position, acceptance)
-            return ChainState(moved, path, tuning, records)
+            bent = state.curvature
+            if mass is not None and bent is not None:
+                own = subkey(transition_key, "curvature")
+                bent = mass.update(bent, n, moved.position, own, data)
+            return ChainState(moved, path, tuning, bent, records)
 
         ended = place == length - 1
         state = jax.lax.cond(ended, end, lambda: state._replace(path=path))
@@ -150,13 +159,8 @@ def build(problem: Problem, method: HMC) -> Program:
         likely_cause="starting weights on which the network overflows",
         draws=plan,
         summarise=summarise,
+        in_turn=mass is not None,
     )
-
-
-def kinetic_difference(end: Tree, start: Tree, inverse_mass: jax.Array) -> jax.Array:
-    """½ Σ m⁻¹(p₁² − p₀²), summed as products of sums and differences."""
-    last, first = ravel_pytree(end)[0], ravel_pytree(start)[0]
-    return 0.5 * accurate_sum(inverse_mass * (last - first) * (last + first))
 
 
 def summarise(sums: dict[str, np.ndarray], steps: int) -> dict[str, Any]:
