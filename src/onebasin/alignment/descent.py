@@ -80,11 +80,15 @@ class Matcher:
     def descend(self, orders: "Orders", max_sweeps: int, score: float | None = None) -> Descent:
         """Visit groups until none can gain, or `max_sweeps` sweeps have been made.
 
-        `score` is that of where the table lies, if it is known.
+        `score` is that of where the table lies, if it is known. If not, gains are counted from
+        nought and the start is scored afterwards: only a quadratic group needs to know before.
         """
         table = self.table
         neighbours = table.neighbours()
-        score = table.total() if score is None else score
+        if score is None and any(name in near for name, near in neighbours.items()):
+            score = table.total()
+        begun, first = dict(table.indices) if score is None else None, len(self.trace.scores)
+        score = 0.0 if score is None else score
         self.trace.add(score)
         waiting = set(table.groups) - self.settled
         self.settled = set()
@@ -100,6 +104,10 @@ class Matcher:
                     score += gain
                     self.trace.add(score)
                     waiting |= neighbours[name]
+        if begun is not None:
+            start = table.total(begun)
+            score += start
+            self.trace.scores[first:] = [start + gained for gained in self.trace.scores[first:]]
         return Descent(score, sweeps, not waiting)
 
     def _remember(self, name: str, found: Assignment) -> None:
