@@ -7,7 +7,9 @@ identity in the very same order of visits (the same path, so what is saved is wo
 `align` from the identity in its own order; and `align` as it is by default, which begins with a
 pass from the input. What counts is the time until the score is within 1e-4 of the plain run's
 final score; the same is given for the stricter 1e-4 of what the plain run gained. All are also
-timed in CPU seconds, which other work on the machine disturbs less. `--starts` adds, on its own
+timed in CPU seconds, which other work on the machine disturbs less. Until then neither side pays
+for the score of where it began: the plain run's clock stands while it scores, and a descent scores
+its start last. `--starts` adds, on its own
 clock, the best of several starts against the plain algorithm's best over 5 random orders.
 """
 
