@@ -25,14 +25,7 @@ from onebasin.problem import Problem
 
 SCRIPT = Path(__file__).with_name("fit_process.py")
 LONG_VI = {"epochs": 400, "batch_size": 50, "learning_rate": 0.01}
-LONG_HMC = {
-    "draws": 120,
-    "warmup": 60,
-    "leapfrog_steps": 10,
-    "chains": 2,
-    "data_chunk": 500,
-    "mass": "curvature",
-}
+LONG_HMC = {"draws": 120, "warmup": 60, "leapfrog_steps": 10, "chains": 2, "data_chunk": 500}
 
 
 def start(options):

@@ -135,13 +135,6 @@ class Problem:
         log_density = -0.5 * (residual**2 + math.log(2 * math.pi)) - math.log(self.noise_std)
         return log_density.reshape(len(y), -1).sum(-1)
 
-    def simulate(self, outputs: jax.Array, key: jax.Array) -> jax.Array:
-        """Targets drawn from p(y | outputs)."""
-        if self.likelihood == "categorical":
-            return jax.random.categorical(key, outputs)
-        noise = jax.random.normal(key, outputs.shape, outputs.dtype)
-        return (outputs + self.noise_std * noise).reshape(len(outputs), *self.y.shape[1:])
-
     def score(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
         """What is shown beside the loss for each example: hit or miss, or the squared error."""
         if self.likelihood == "categorical":

@@ -45,8 +45,7 @@ class Sources:
         return (
             f"{self.setting.title}, N(0, {self.setting.prior_variance:g}) prior; HMC: "
             f"{hmc.chains} chains × {hmc.draws} draws, {hmc.leapfrog_steps} leapfrog steps of "
-            f"{hmc.step_size:g} (mass: {hmc.mass}); ensemble of {self.ensemble.members}; "
-            f"VI of {self.vi.epochs} epochs"
+            f"{hmc.step_size:g}; ensemble of {self.ensemble.members}; VI of {self.vi.epochs} epochs"
         )
 
 
@@ -170,19 +169,17 @@ TOY = Sources(
     Ensemble(members=5, epochs=80, batch_size=125, learning_rate=1e-2),
     VI(epochs=100, batch_size=125, learning_rate=1e-2),
 )
-# 6,000 images and width 128: the largest of which two cores draw hundreds of samples in an hour. A
-# trajectory is about a quarter of the period of a direction that the prior alone holds (π/2).
+# 5,000 images and width 128: the largest of which two cores draw hundreds of samples in an hour.
 CPU = Sources(
-    Setting("mnist", width=128, depth=1, prior_variance=1.0, limit=6000),
+    Setting("mnist", width=128, depth=1, prior_variance=1.0, limit=5000),
     HMC(
-        draws=220,
-        warmup=24,
+        draws=120,
+        warmup=12,
         chains=4,
-        leapfrog_steps=110,
-        step_size=0.015,
+        leapfrog_steps=300,
+        step_size=4e-3,
         adapt_step_size=False,
-        mass="curvature",
-        data_chunk=3000,
+        data_chunk=2500,
     ),
     Ensemble(members=5, epochs=50, batch_size=100, learning_rate=1e-3, schedule="constant"),
     VI(epochs=300, batch_size=100, learning_rate=1e-3, antithetic=True),

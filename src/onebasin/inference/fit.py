@@ -137,7 +137,7 @@ class _Fit:
         self.program: Program = BUILDERS[type(method)](problem, method)
         self.runs = files.runs or 1
         heavy = jax.default_backend() == "cpu" and self.program.seconds_per_step > 2e-3
-        self.lanes = Lanes(self.runs * self.program.lanes, in_turn=heavy or self.program.in_turn)
+        self.lanes = Lanes(self.runs * self.program.lanes, in_turn=heavy)
         self.keys = self.lanes.place_keys(self._lane_keys(key))
         self.data = self.lanes.replicate(self.program.data)
         self.step, self.history = 0, []

@@ -1,9 +1,8 @@
 """Hamiltonian Monte Carlo, one leapfrog step at a time.
 
 On a large network one trajectory can take minutes, so the loop's unit is the leapfrog step, not
-the transition: progress, Ctrl-C and checkpoints work inside a trajectory. Integrator, diagonal
-metric and acceptance are BlackJAX's; a trajectory is the one its HMC kernel makes from the same
-key.
+the transition: progress, Ctrl-C and checkpoints work inside a trajectory. Integrator, metric and
+acceptance are BlackJAX's; a trajectory is the one its HMC kernel makes from the same key.
 
 The acceptance needs a difference of two energies of the size of the number of weights. It is
 formed from differences (see `full_batch.log_density`), the start's momentum being drawn again
@@ -17,17 +16,22 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.mcmc.hmc import HMCState
 from blackjax.mcmc.integrators import IntegratorState, velocity_verlet
+from blackjax.mcmc.metrics import gaussian_euclidean
 from blackjax.mcmc.proposal import static_binomial_sampling
+from jax.flatten_util import ravel_pytree
 
-from onebasin.inference import curvature
-from onebasin.inference.full_batch import chunked, log_density, relative_log_prior
+from onebasin.inference.full_batch import (
+    accurate_sum,
+    chunked,
+    log_density,
+    relative_log_prior,
+)
 from onebasin.inference.keys import subkey
 from onebasin.inference.methods import HMC
-from onebasin.inference.metric import Metric, diagonal_metric
 from onebasin.inference.program import DrawPlan, Info, Program, seconds_per_step
 from onebasin.inference.warmup import Tuning, build_warmup
 from onebasin.problem import Batch, Problem
-from onebasin.trees import num_parameters
+from onebasin.trees import Tree, num_parameters
 
 DIVERGENCE_THRESHOLD = 1000.0
 REPORTS = ("loss", "transitions", "acceptance", "divergences", "step_size")
@@ -43,7 +47,6 @@ class ChainState(NamedTuple):
     chain: HMCState
     path: IntegratorState
     tuning: Tuning
-    curvature: curvature.State | None
     records: dict[str, jax.Array]
 
 
@@ -53,12 +56,6 @@ def build(problem: Problem, method: HMC) -> Program:
     transitions = method.warmup + method.draws * method.thin
     data = chunked(problem, method.data_chunk)
     size = num_parameters(problem.shapes)
-    mass = curvature.build_curvature(problem, method.warmup) if method.mass == "curvature" else None
-
-    def metric_of(state: ChainState) -> Metric:
-        if state.curvature is not None:
-            return curvature.kronecker_metric(state.curvature.mass)
-        return diagonal_metric(state.tuning.inverse_mass)
 
     def init(key: jax.Array, data: Batch) -> ChainState:
         position = problem.init(subkey(key, "init"))
@@ -73,9 +70,7 @@ def build(problem: Problem, method: HMC) -> Program:
             **dict.fromkeys(names, jnp.zeros_like(logdensity)),
             "log_density": log_posterior,
         }
-        tuning = warmup.init(size, logdensity.dtype)
-        bent = mass and mass.init(position, subkey(key, "curvature"), data)
-        return ChainState(chain, path, tuning, bent, records)
+        return ChainState(chain, path, warmup.init(size, logdensity.dtype), records)
 
     def step(
         state: ChainState, key: jax.Array, t: jax.Array, data: Batch
@@ -89,7 +84,7 @@ def build(problem: Problem, method: HMC) -> Program:
                 subkey(transition_key, "jitter"), (), step_size.dtype, -1, 1
             )
             step_size = step_size * (1 + method.jitter * jitter)
-        metric = metric_of(state)
+        metric = gaussian_euclidean(state.tuning.inverse_mass)
         chain: Any = state.chain  # BlackJAX types these arrays as floats
 
         def begin() -> IntegratorState:
@@ -97,13 +92,13 @@ def build(problem: Problem, method: HMC) -> Program:
             return IntegratorState(chain.position, momentum, *chain[1:])
 
         density = log_density(problem, data, origin=chain.position)
-        leapfrog = velocity_verlet(density, cast(Any, metric.kinetic_energy))
+        leapfrog = velocity_verlet(density, metric.kinetic_energy)
         path = jax.lax.cond(place == 0, begin, lambda: state.path)
         path: Any = leapfrog(path, cast(Any, step_size))
 
         def end() -> ChainState:
             momentum = metric.sample_momentum(momentum_key, chain.position)
-            rise = metric.kinetic_difference(path.momentum, momentum)
+            rise = kinetic_difference(path.momentum, momentum, state.tuning.inverse_mass)
             fall = path.logdensity - chain.logdensity - rise
             log_accept = jnp.where(jnp.isnan(fall), -jnp.inf, fall)
             prior = relative_log_prior(problem, path.position, chain.position)
@@ -121,11 +116,7 @@ def build(problem: Problem, method: HMC) -> Program:
             }
             records = {k: v.astype(chain.logdensity.dtype) for k, v in records.items()}
             tuning = warmup.update(state.tuning, n, moved.position, acceptance)
-            bent = state.curvature
-            if mass is not None and bent is not None:
-                own = subkey(transition_key, "curvature")
-                bent = mass.update(bent, n, moved.position, own, data)
-            return ChainState(moved, path, tuning, bent, records)
+            return ChainState(moved, path, tuning, records)
 
         ended = place == length - 1
         state = jax.lax.cond(ended, end, lambda: state._replace(path=path))
@@ -159,8 +150,13 @@ def build(problem: Problem, method: HMC) -> Program:
         likely_cause="starting weights on which the network overflows",
         draws=plan,
         summarise=summarise,
-        in_turn=mass is not None,
     )
+
+
+def kinetic_difference(end: Tree, start: Tree, inverse_mass: jax.Array) -> jax.Array:
+    """½ Σ m⁻¹(p₁² − p₀²), summed as products of sums and differences."""
+    last, first = ravel_pytree(end)[0], ravel_pytree(start)[0]
+    return 0.5 * accurate_sum(inverse_mass * (last - first) * (last + first))
 
 
 def summarise(sums: dict[str, np.ndarray], steps: int) -> dict[str, Any]:

@@ -138,9 +138,8 @@ class HMC:
     that trajectories do not fall in with a period of the posterior; 0 for none, as published."""
     adapt_step_size: bool = True
     """Adapt the step size during warm-up (dual averaging); otherwise it stays as given."""
-    mass: Literal["unit", "diagonal", "curvature"] = "unit"
-    """Of the weights: all one; a diagonal adapted during warm-up (Stan's windows); or Kronecker
-    products from the network's curvature, with which steps can be longer."""
+    adapt_mass: bool = False
+    """Also adapt a diagonal mass matrix during warm-up (Stan's windows)."""
     target_acceptance: float = 0.8
     """Acceptance probability the step size is adapted to."""
     data_chunk: int = 2000
@@ -168,8 +167,8 @@ class NUTS:
     """Step of the integrator, or where its adaptation starts."""
     adapt_step_size: bool = True
     """Adapt the step size during warm-up (dual averaging); otherwise it stays as given."""
-    mass: Literal["unit", "diagonal"] = "diagonal"
-    """Of the weights: all one, or a diagonal adapted during warm-up (Stan's windows)."""
+    adapt_mass: bool = True
+    """Also adapt a diagonal mass matrix during warm-up (Stan's windows)."""
     target_acceptance: float = 0.8
     """Acceptance probability the step size is adapted to."""
     max_doublings: int = 10

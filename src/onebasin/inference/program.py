@@ -61,7 +61,6 @@ class Program:
     likely_cause: str
     draws: DrawPlan | None = None
     summarise: Callable[[dict[str, np.ndarray], int], dict[str, np.ndarray]] | None = None
-    in_turn: bool = False  # a few steps do far more than the others: vmapped, all would
 
 
 def seconds_per_step(flops: float, num_params: int) -> float:

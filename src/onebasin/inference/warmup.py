@@ -18,10 +18,7 @@ from onebasin.trees import Tree
 
 
 class Tuning(NamedTuple):
-    """Step size and (diagonal) inverse mass in force, and what their adaptation carries.
-
-    A mass from the curvature is kept elsewhere (`curvature.State`).
-    """
+    """Step size and (diagonal) inverse mass in force, and what their adaptation carries."""
 
     step_size: jax.Array
     inverse_mass: jax.Array
@@ -43,7 +40,7 @@ def build_warmup(method: HMC | NUTS) -> Warmup:
         step_size = jnp.asarray(method.step_size, dtype)
         averaging = jax.tree.map(jnp.asarray, start(step_size))
         mass = jnp.ones(size, dtype)
-        if method.mass != "diagonal":
+        if not method.adapt_mass:
             return Tuning(step_size, mass, averaging, None)
         moments = jax.tree.map(jnp.asarray, first(size, mass))
         return Tuning(step_size, mass, averaging, moments)
@@ -59,7 +56,7 @@ def build_warmup(method: HMC | NUTS) -> Warmup:
             moved = moved._replace(
                 dual_averaging=averaging, step_size=jnp.exp(averaging.log_step_size)
             )
-        if method.mass == "diagonal":
+        if method.adapt_mass:
             moved = _adapt_mass(moved, position, stage == 1, ends == 1)
         if method.adapt_step_size:
             last = n == method.warmup - 1
