@@ -9,8 +9,8 @@ pass from the input. What counts is the time until the score is within 1e-4 of t
 final score; the same is given for the stricter 1e-4 of what the plain run gained. All are also
 timed in CPU seconds, which other work on the machine disturbs less. Until then neither side pays
 for the score of where it began: the plain run's clock stands while it scores, and a descent scores
-its start last. `--starts` adds, on its own
-clock, the best of several starts against the plain algorithm's best over 5 random orders.
+its start last. `--starts` adds, on its own clock, the best of several starts against the plain
+algorithm's best over 5 random orders.
 """
 
 import argparse
