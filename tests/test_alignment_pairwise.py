@@ -127,6 +127,8 @@ def test_the_objective_never_falls(x64, order, start):
     # The trace is summed up from gains; its end is the score of what was found, made afresh.
     table = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), found.permutation)
     assert found.trace[-1] == found.score == pytest.approx(table.total(), rel=1e-12)
+    if start == "identity":
+        assert found.trace[0] == pytest.approx(table.total(sym.identity().indices), rel=1e-12)
     # And no group can do better while the others stay: certified by its prices.
     matcher = Matcher(table, Trace())
     end = matcher.descend(Orders(), 1)
