@@ -25,7 +25,14 @@ from onebasin.problem import Problem
 
 SCRIPT = Path(__file__).with_name("fit_process.py")
 LONG_VI = {"epochs": 400, "batch_size": 50, "learning_rate": 0.01}
-LONG_HMC = {"draws": 120, "warmup": 60, "leapfrog_steps": 10, "chains": 2, "data_chunk": 500}
+LONG_HMC = {
+    "draws": 120,
+    "warmup": 60,
+    "leapfrog_steps": 10,
+    "chains": 2,
+    "data_chunk": 500,
+    "masses": {"out": 4.0},
+}
 
 
 def start(options):
@@ -210,6 +217,8 @@ def test_a_loss_that_is_not_finite_stops_the_fit(tmp_path):
         (lambda _: VI(momentum=1.0), "momentum of VI must lie between"),
         (lambda _: HMC(leapfrog_steps=0), "leapfrog_steps of HMC"),
         (lambda _: HMC(step_size=float("nan")), "step_size of HMC"),
+        (lambda _: HMC(masses={"w": 0.0}), "mass of 'w' of HMC must be a positive number"),
+        (lambda _: HMC(masses={"w": 2.0}, adapt_mass=True), "leave out adapt_mass or masses"),
         (lambda _: Ensemble(members=0), "members of Ensemble"),
     ],
 )

@@ -10,8 +10,10 @@ from jax.flatten_util import ravel_pytree
 from onebasin.inference.diagnostics import by_chain, ess
 from onebasin.inference.fit import fit
 from onebasin.inference.full_batch import accurate_sum, chunked, log_density
+from onebasin.inference.hmc import inverse_masses
 from onebasin.inference.keys import subkey
 from onebasin.inference.methods import HMC, NUTS
+from onebasin.inference.warmup import build_warmup
 from onebasin.posterior import load, save
 from onebasin.problem import Problem
 
@@ -90,8 +92,9 @@ def test_samplers_match_exact_moments(target, method):
     assert ((stats["acceptance"] > 0.7) & (stats["acceptance"] < 0.98)).all()
 
 
+@pytest.mark.parametrize("mass", [1.0, 0.6])
 @pytest.mark.usefixtures("x64")
-def test_a_transition_is_that_of_blackjax():
+def test_a_transition_is_that_of_blackjax(mass):
     problem, _, _ = logistic()
     method = HMC(
         draws=12,
@@ -100,14 +103,16 @@ def test_a_transition_is_that_of_blackjax():
         step_size=0.4,
         jitter=0.0,
         adapt_step_size=False,
+        masses={"w": mass},
         chains=1,
     )
     key = jax.random.key(9)
+    inverse_mass = jnp.full(2, 1 / mass)
     ours = fit(problem, method, key=key, progress="silent", chunk_steps=5)
     chain_key = jax.random.fold_in(key, 0)
     density = lambda p: problem.log_posterior(p, (problem.x, problem.y))[0]
     kernel = jax.jit(
-        lambda key, state: blackjax.hmc.build_kernel()(key, state, density, 0.4, jnp.ones(2), 7)
+        lambda key, state: blackjax.hmc.build_kernel()(key, state, density, 0.4, inverse_mass, 7)
     )
     state = blackjax.hmc.init(problem.init(subkey(chain_key, "init")), density)
     accepted = []
@@ -172,6 +177,71 @@ def test_draws_on_disk_are_the_draws_thinned(tmp_path):
     ).posterior
     kept = by_chain(np.asarray(every.draws["w"]), every.chain)[:, thin - 1 :: thin]
     np.testing.assert_array_equal(kept.reshape(-1, 3), loaded.draws["w"])
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_heavy_array_lets_steps_be_longer():
+    """Two weights of deviations 0.02 and 1: by a mass of 2,500 both have one frequency."""
+    scales = {"narrow": 0.02, "wide": 1.0}
+    problem = Problem(
+        apply=lambda p, x: x * jnp.concatenate([p["narrow"], p["wide"]]),
+        init=lambda key: {n: s * jax.random.normal(key, (1,)) for n, s in scales.items()},
+        data=(np.diag(1 / np.array(list(scales.values()))), np.zeros((2, 2))),
+        likelihood="gaussian",
+        prior_variance=1e6,
+    )
+    one = {"draws": 1000, "warmup": 20, "leapfrog_steps": 7, "step_size": 0.2, "chains": 2}
+    settings = {**one, "adapt_step_size": False}
+    heavy = HMC(**settings, masses={"narrow": 2500.0})
+    result = fit(problem, heavy, key=jax.random.key(3), progress="silent")
+    assert (result.stats["acceptance"] > 0.95).all()
+    for name, scale in scales.items():
+        # 2,000 draws that hardly depend on each other know a deviation to 1.6 %.
+        np.testing.assert_allclose(np.std(result.posterior.draws[name]), scale, rtol=0.07)
+    unit = fit(problem, HMC(**settings), key=jax.random.key(3), progress="silent")
+    assert (unit.stats["acceptance"] < 0.01).all()
+
+
+@pytest.mark.parametrize("kind", [HMC, NUTS])
+def test_a_given_step_size_is_grown_into(kind):
+    warmup = build_warmup(kind(warmup=6, step_size=0.3, adapt_step_size=False, adapt_mass=False))
+    tuning = warmup.init(jnp.ones(2))
+    sizes = [float(tuning.step_size)]
+    for n in range(8):
+        tuning = warmup.update(tuning, jnp.asarray(n), {"w": jnp.zeros(2)}, jnp.asarray(0.0))
+        sizes.append(float(tuning.step_size))
+    np.testing.assert_allclose(sizes, 0.3 * np.array([1 / 3, 2 / 3, *[1] * 7]), rtol=1e-6)
+    none = build_warmup(kind(warmup=0, step_size=0.3, adapt_step_size=False, adapt_mass=False))
+    np.testing.assert_allclose(none.init(jnp.ones(2)).step_size, 0.3, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_chain_leaves_a_start_that_is_too_stiff_for_its_steps():
+    """Logits are cubes: at 6 they bend 36 times as much as at 1, and steps of 0.4 do not hold."""
+    problem = Problem(
+        apply=lambda p, x: x * p["w"] ** 3,
+        init=lambda _: {"w": jnp.full(1, 6.0)},
+        data=(np.ones((4, 1)), np.zeros((4, 1))),
+        likelihood="gaussian",
+        noise_std=20.0,
+    )
+    settings = {"draws": 20, "leapfrog_steps": 8, "step_size": 0.4, "chains": 2, "jitter": 0.0}
+    stuck = HMC(**settings, warmup=0, adapt_step_size=False)
+    grown = HMC(**settings, warmup=20, adapt_step_size=False)
+    first, second = (
+        fit(problem, method, key=jax.random.key(2), progress="silent") for method in (stuck, grown)
+    )
+    assert (first.posterior.draws["w"] == 6.0).all()
+    assert (np.abs(second.posterior.draws["w"]) < 4.0).all()
+    assert (second.stats["acceptance"] > 0.6).all()
+
+
+def test_masses_are_in_the_order_of_the_weights():
+    shapes = {"b": jnp.zeros((2, 2)), "a": {"c": jnp.zeros(3), "d": jnp.zeros(())}}
+    method = HMC(masses={"b": 4.0, "a/d": 2.0})
+    per_weight = {"b": jnp.full((2, 2), 0.25), "a": {"c": jnp.ones(3), "d": jnp.asarray(0.5)}}
+    expected = ravel_pytree(per_weight)[0]
+    np.testing.assert_array_equal(inverse_masses(method, shapes), expected)
 
 
 @pytest.mark.usefixtures("x64")

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import jax
 
 from onebasin import __version__
 from onebasin.experiments.stage import RESULT, Stage, Work
+from onebasin.inference.methods import to_config
 from onebasin.posterior import read_header
 from onebasin.posterior.files import write_atomically
 
@@ -120,7 +121,7 @@ class Run:
         target = part / "posterior.safetensors"
         if method is None or target.exists() or stage.config.runs is not None:
             return
-        wanted = {"name": type(method).__name__, **asdict(method)}
+        wanted = to_config(method)
         for path in self.adopt:
             made = read_header(path).provenance.get("fit", {})
             if made.get("method") == wanted and made.get("key", [None])[-1] == seed:

@@ -4,6 +4,7 @@ On the weights of a network these mean nothing until the chains are aligned, bec
 may sit in another of n! equivalent places; on predictions they always do.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -149,9 +150,15 @@ def chain_statistics(
     values = predictions(problem, samples, x)
     r, n = rhat(values), ess(values)
     stats |= {
-        "rhat_predictions_max": float(np.nanmax(r)),
-        "rhat_predictions_median": float(np.nanmedian(r)),
-        "ess_predictions_min": float(np.nanmin(n)),
-        "ess_predictions_median": float(np.nanmedian(n)),
+        "rhat_predictions_max": _over_defined(np.max, r),
+        "rhat_predictions_median": _over_defined(np.median, r),
+        "ess_predictions_min": _over_defined(np.min, n),
+        "ess_predictions_median": _over_defined(np.median, n),
     }
     return stats
+
+
+def _over_defined(function: Callable[[np.ndarray], Any], values: np.ndarray) -> float:
+    """Over what is not NaN; NaN if nothing is, as for chains that never moved."""
+    defined = values[~np.isnan(values)]
+    return float(function(defined)) if defined.size else float("nan")

@@ -1,7 +1,7 @@
 """`fit`: the one loop that runs every method."""
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from onebasin.inference.draws import DrawStore
 from onebasin.inference.keys import check_key
 from onebasin.inference.lanes import Lanes
 from onebasin.inference.loop import ChunkReport, CompiledLoop, compile_loop, default_chunk
-from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method
+from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method, to_config
 from onebasin.inference.program import Program
 from onebasin.inference.progress import Style, check_style, make_progress
 from onebasin.inference.signals import FitInterrupted, StopRequest
@@ -102,7 +102,7 @@ def fit(
     if resume and files.checkpoint is None:
         raise ValueError("resume=True needs to know the checkpoint; give out= or checkpoint=")
     config = {
-        "method": {"name": type(method).__name__, **asdict(method)},
+        "method": to_config(method),
         "problem": problem.fingerprint(),
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "runs": runs,

@@ -31,7 +31,7 @@ from onebasin.inference.methods import HMC
 from onebasin.inference.program import DrawPlan, Info, Program, seconds_per_step
 from onebasin.inference.warmup import Tuning, build_warmup
 from onebasin.problem import Batch, Problem
-from onebasin.trees import Tree, num_parameters
+from onebasin.trees import Tree, num_parameters, shapes_by_path
 
 DIVERGENCE_THRESHOLD = 1000.0
 REPORTS = ("loss", "transitions", "acceptance", "divergences", "step_size")
@@ -56,6 +56,7 @@ def build(problem: Problem, method: HMC) -> Program:
     transitions = method.warmup + method.draws * method.thin
     data = chunked(problem, method.data_chunk)
     size = num_parameters(problem.shapes)
+    inverse_mass = inverse_masses(method, problem.shapes)
 
     def init(key: jax.Array, data: Batch) -> ChainState:
         position = problem.init(subkey(key, "init"))
@@ -70,7 +71,8 @@ def build(problem: Problem, method: HMC) -> Program:
             **dict.fromkeys(names, jnp.zeros_like(logdensity)),
             "log_density": log_posterior,
         }
-        return ChainState(chain, path, warmup.init(size, logdensity.dtype), records)
+        tuning = warmup.init(jnp.asarray(inverse_mass, logdensity.dtype))
+        return ChainState(chain, path, tuning, records)
 
     def step(
         state: ChainState, key: jax.Array, t: jax.Array, data: Batch
@@ -151,6 +153,19 @@ def build(problem: Problem, method: HMC) -> Program:
         draws=plan,
         summarise=summarise,
     )
+
+
+def inverse_masses(method: HMC, shapes: Tree) -> np.ndarray:
+    """One over the mass of every weight, in the order in which BlackJAX ravels them."""
+    sizes = {name: int(np.prod(shape)) for name, shape in shapes_by_path(shapes).items()}
+    masses = dict(method.masses)
+    unknown = [name for name in masses if name not in sizes]
+    if unknown:
+        raise ValueError(
+            f"HMC is given a mass of '{unknown[0]}', which is no array of this network; "
+            f"it has {', '.join(sizes)}"
+        )
+    return np.concatenate([np.full(size, 1 / masses.get(name, 1)) for name, size in sizes.items()])
 
 
 def kinetic_difference(end: Tree, start: Tree, inverse_mass: jax.Array) -> jax.Array:

@@ -5,7 +5,7 @@ loading JAX.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 Optimiser = Literal["adam", "sgd"]
@@ -137,9 +137,11 @@ class HMC:
     """Each transition takes a step size drawn evenly from this share around the one in force, so
     that trajectories do not fall in with a period of the posterior; 0 for none, as published."""
     adapt_step_size: bool = True
-    """Adapt the step size during warm-up (dual averaging); otherwise it stays as given."""
+    """Adapt the step size during warm-up (dual averaging); otherwise it grows to what is given."""
     adapt_mass: bool = False
     """Also adapt a diagonal mass matrix during warm-up (Stan's windows)."""
+    masses: tuple[tuple[str, float], ...] = ()
+    """Masses of arrays by name, such as Dense_1/kernel 16; 1 for the others."""
     target_acceptance: float = 0.8
     """Acceptance probability the step size is adapted to."""
     data_chunk: int = 2000
@@ -149,6 +151,12 @@ class HMC:
         _positive_integers(self, "leapfrog_steps")
         _between(self, "jitter", 0, 1)
         _check_sampler(self)
+        pairs = dict(self.masses)
+        for name, mass in pairs.items():
+            _check_positive(mass, _label(self, f"the mass of '{name}'"))
+        if pairs and self.adapt_mass:
+            raise ValueError("HMC adapts masses or is given them; leave out adapt_mass or masses")
+        object.__setattr__(self, "masses", tuple(sorted(pairs.items())))
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,7 @@ class NUTS:
     step_size: float = 1e-2
     """Step of the integrator, or where its adaptation starts."""
     adapt_step_size: bool = True
-    """Adapt the step size during warm-up (dual averaging); otherwise it stays as given."""
+    """Adapt the step size during warm-up (dual averaging); otherwise it grows to what is given."""
     adapt_mass: bool = True
     """Also adapt a diagonal mass matrix during warm-up (Stan's windows)."""
     target_acceptance: float = 0.8
@@ -182,6 +190,12 @@ class NUTS:
 
 
 Method = VI | MAP | Ensemble | HMC | NUTS
+
+
+def to_config(method: Method) -> dict[str, Any]:
+    """A method as its files keep it: JSON gives the same thing back."""
+    config = {"name": type(method).__name__, **asdict(method)}
+    return {k: dict(v) if k == "masses" else v for k, v in config.items()}
 
 
 def _check_sampler(method: Any) -> None:
@@ -210,9 +224,12 @@ def _not_negative(method: Any, name: str) -> None:
 
 def _positive(method: Any, *names: str) -> None:
     for name in names:
-        value = getattr(method, name)
-        if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-            raise ValueError(f"{_label(method, name)} must be a positive number, got {value!r}")
+        _check_positive(getattr(method, name), _label(method, name))
+
+
+def _check_positive(value: Any, label: str) -> None:
+    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+        raise ValueError(f"{label} must be a positive number, got {value!r}")
 
 
 def _between(method: Any, name: str, low: float, high: float) -> None:

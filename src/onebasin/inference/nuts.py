@@ -37,7 +37,7 @@ def build(problem: Problem, method: NUTS) -> Program:
         zero = jnp.zeros_like(chain.logdensity)
         names = ("acceptance", "divergent", "energy", "leapfrog_steps")
         records = {**dict.fromkeys(names, zero), "log_density": chain.logdensity}
-        return NUTSState(chain, warmup.init(size, zero.dtype), records)
+        return NUTSState(chain, warmup.init(jnp.ones(size, zero.dtype)), records)
 
     def step(state: NUTSState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[NUTSState, Info]:
         step_key = jax.random.fold_in(subkey(key, "chain"), t)

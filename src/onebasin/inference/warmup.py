@@ -2,6 +2,9 @@
 
 BlackJAX's window adaptation runs as one uninterrupted scan; a fit must be able to stop and resume
 anywhere. So its parts (dual averaging, Welford's moments, Stan's schedule) are stepped here.
+
+A step size that is given is grown into: where a fit begins the posterior can be far stiffer than
+where it belongs, and a chain whose every trajectory is rejected never leaves.
 """
 
 from collections.abc import Callable
@@ -27,7 +30,7 @@ class Tuning(NamedTuple):
 
 
 class Warmup(NamedTuple):
-    init: Callable[[int, Any], Tuning]
+    init: Callable[[jax.Array], Tuning]
     update: Callable[[Tuning, jax.Array, Tree, jax.Array], Tuning]
 
 
@@ -35,15 +38,15 @@ def build_warmup(method: HMC | NUTS) -> Warmup:
     start, average, settle = dual_averaging_adaptation(method.target_acceptance)
     first, add, window_end = mass_matrix_adaptation(is_diagonal_matrix=True)
     schedule = build_schedule(method.warmup) if method.warmup else None
+    growing = 1 if method.adapt_step_size else max(1, method.warmup // 2)
 
-    def init(size: int, dtype: Any) -> Tuning:
-        step_size = jnp.asarray(method.step_size, dtype)
+    def init(inverse_mass: jax.Array) -> Tuning:
+        step_size = jnp.asarray(method.step_size / growing, inverse_mass.dtype)
         averaging = jax.tree.map(jnp.asarray, start(step_size))
-        mass = jnp.ones(size, dtype)
         if not method.adapt_mass:
-            return Tuning(step_size, mass, averaging, None)
-        moments = jax.tree.map(jnp.asarray, first(size, mass))
-        return Tuning(step_size, mass, averaging, moments)
+            return Tuning(step_size, inverse_mass, averaging, None)
+        moments = jax.tree.map(jnp.asarray, first(inverse_mass.size, inverse_mass))
+        return Tuning(step_size, inverse_mass, averaging, moments)
 
     def update(tuning: Tuning, n: jax.Array, position: Tree, acceptance: jax.Array) -> Tuning:
         """The tuning after transition n of the warm-up; afterwards it stays as it is."""
@@ -56,6 +59,9 @@ def build_warmup(method: HMC | NUTS) -> Warmup:
             moved = moved._replace(
                 dual_averaging=averaging, step_size=jnp.exp(averaging.log_step_size)
             )
+        else:
+            grown = jnp.minimum(1, (n + 2) / growing)
+            moved = moved._replace(step_size=method.step_size * grown)
         if method.adapt_mass:
             moved = _adapt_mass(moved, position, stage == 1, ends == 1)
         if method.adapt_step_size:
