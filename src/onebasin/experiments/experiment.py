@@ -8,6 +8,7 @@ from typing import Any
 from onebasin.experiments import EXPERIMENTS, PRESETS
 from onebasin.experiments.claims import Claim
 from onebasin.experiments.record import RECORD_VERSION
+from onebasin.experiments.recorded import RecordedParts, lineage
 from onebasin.experiments.runner import Outcome, Run, versions, write_json
 from onebasin.experiments.setting import examples
 from onebasin.experiments.stage import Stage, encode
@@ -107,14 +108,21 @@ def reproduce(experiment: Experiment, run: Run, parts: Sequence[str] = ()) -> Pa
 
 
 def write_record(experiment: Experiment, run: Run) -> Path:
-    """Conclude from the parts that are done, and write what was found."""
+    """Conclude from the parts that are done, and write what was found.
+
+    A part that the record had before stays in it when it is made of the same stages, even if
+    their folders are gone: hours of work need not be kept, or may have been done elsewhere.
+    """
     config = experiment.config(run.preset)
     plans = experiment.plan(config)
-    outcomes = {
-        part: {name: run.outcome(stage) for name, stage in plan.items()}
-        for part, plan in plans.items()
-        if all(run.is_done(stage) for stage in plan.values())
-    }
+    path = run.out / f"{experiment.name}.json"
+    before = RecordedParts(path)
+    outcomes: dict[str, Outcomes] = {}
+    for part, plan in plans.items():
+        if all(run.is_done(stage) for stage in plan.values()):
+            outcomes[part] = {name: run.outcome(stage) for name, stage in plan.items()}
+        elif before.has(part, plan):
+            outcomes[part] = before.outcomes(part, plan)
     found = experiment.conclude(config, outcomes)
     record = {
         "record": RECORD_VERSION,
@@ -131,8 +139,8 @@ def write_record(experiment: Experiment, run: Run) -> Path:
         },
         "stages": {
             part: [
-                {"stage": s.title, "key": s.key, "seconds": run.outcome(s).seconds}
-                for s in dict.fromkeys(s for stage in plans[part].values() for s in stage.lineage())
+                {"stage": s.title, "key": s.key, "seconds": _seconds(s, run, before)}
+                for s in lineage(plans[part])
             ]
             for part in outcomes
         },
@@ -145,9 +153,12 @@ def write_record(experiment: Experiment, run: Run) -> Path:
         "versions": versions(),
         "machines": _machines(outcomes),
     }
-    path = run.out / f"{experiment.name}.json"
     write_json(path, record)
     return path
+
+
+def _seconds(stage: Stage, run: Run, before: RecordedParts) -> float:
+    return run.outcome(stage).seconds if run.is_done(stage) else before.seconds[stage.key]
 
 
 def write_findings(found: Findings, folder: Path, name: str) -> dict[str, Any]:
@@ -156,7 +167,10 @@ def write_findings(found: Findings, folder: Path, name: str) -> dict[str, Any]:
     for picture in found.pictures:
         target = folder / f"{name}-{picture.name}.svg"
         if isinstance(picture.figure, Path):
-            target.write_bytes(picture.figure.read_bytes())
+            if picture.figure.exists():  # or it stays as it is, if its stage's folder is gone
+                target.write_bytes(picture.figure.read_bytes())
+            elif not target.exists():
+                continue
         else:
             save_figure(picture.figure, target)
         figures.append({"file": target.name, "title": picture.title, "alt": picture.alt})

@@ -72,15 +72,14 @@ def fit_posterior(config: Fit, inputs: dict[str, Path], work: Work) -> dict[str,
     )
     results = found if isinstance(found, list) else [found]
     plain = int | float | str
-    return {
-        "runs": [
-            {
-                "stats": {k: v for k, v in r.stats.items() if isinstance(v, plain)},
-                "last": r.history[-1] if r.history else {},
-            }
-            for r in results
-        ]
-    }
+    runs = [
+        {
+            "stats": {k: v for k, v in r.stats.items() if isinstance(v, plain)},
+            "last": r.history[-1] if r.history else {},
+        }
+        for r in results
+    ]
+    return finite({"runs": runs})
 
 
 def fits(
