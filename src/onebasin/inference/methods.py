@@ -132,12 +132,12 @@ class HMC:
     leapfrog_steps: int = 50
     """Steps of the integrator per transition."""
     step_size: float = 1e-3
-    """Step of the integrator, or where its adaptation starts."""
+    """Step of the integrator, or where its adaptation starts; if none, the warm-up grows to it."""
     jitter: float = 0.1
     """Each transition takes a step size drawn evenly from this share around the one in force, so
     that trajectories do not fall in with a period of the posterior; 0 for none, as published."""
     adapt_step_size: bool = True
-    """Adapt the step size during warm-up (dual averaging); otherwise it grows to what is given."""
+    """Adapt the step size during warm-up (dual averaging)."""
     adapt_mass: bool = False
     """Also adapt a diagonal mass matrix during warm-up (Stan's windows)."""
     masses: tuple[tuple[str, float], ...] = ()
@@ -172,9 +172,9 @@ class NUTS:
     chains: int = 4
     """Independent chains, run side by side."""
     step_size: float = 1e-2
-    """Step of the integrator, or where its adaptation starts."""
+    """Step of the integrator, or where its adaptation starts; if none, the warm-up grows to it."""
     adapt_step_size: bool = True
-    """Adapt the step size during warm-up (dual averaging); otherwise it grows to what is given."""
+    """Adapt the step size during warm-up (dual averaging)."""
     adapt_mass: bool = True
     """Also adapt a diagonal mass matrix during warm-up (Stan's windows)."""
     target_acceptance: float = 0.8

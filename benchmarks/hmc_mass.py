@@ -1,0 +1,98 @@
+"""How stiff a network's posterior is where HMC draws from it, for masses of the last layer.
+
+    python benchmarks/hmc_mass.py DRAWS.safetensors --data mnist --limit 7500
+
+DRAWS are HMC draws of a Flax MLP (`onebasin fit hmc`, or the fit of `reproduce table1`). With masses
+M the leapfrog integrator is stable for steps below 2/ω, ω² being the largest eigenvalue of
+M^-½ (F/T + 1/v) M^-½ with F the Gauss–Newton matrix of the log likelihood: ω is found at the last
+draw of every chain, for each mass of the last layer's arrays. Writes results/hmc_mass.json.
+"""
+
+import argparse
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from machine import describe, record
+from onebasin.data import load_dataset
+from onebasin.inference.hmc import inverse_masses
+from onebasin.inference.methods import HMC
+from onebasin.networks import from_config
+from onebasin.posterior import load, read_header
+from onebasin.problem import Problem
+from onebasin.trees import leaf_paths
+
+MASSES = (1.0, 4.0, 16.0, 64.0)
+
+
+def curvature(problem, params):
+    """v → (F/T + 1/v₀) v on raveled weights, at one setting of them."""
+    x = jnp.asarray(problem.x)
+    outputs = lambda p: problem.apply(p, x)
+    probabilities = jax.nn.softmax(outputs(params))
+    flat, unravel = ravel_pytree(params)
+    variances = ravel_pytree(
+        jax.tree.map(lambda p, v: jnp.full(p.shape, v), params, problem.prior_variances)
+    )[0]
+
+    @jax.jit
+    def times(vector):
+        _, along = jax.jvp(outputs, (params,), (unravel(vector),))
+        mean = (probabilities * along).sum(1, keepdims=True)
+        (back,) = jax.vjp(outputs, params)[1](probabilities * (along - mean))
+        return problem.likelihood_scale * ravel_pytree(back)[0] + vector / variances
+
+    return times, flat.size
+
+
+def stiffest(times, size, inverse_mass):
+    """The largest frequency, √λ_max."""
+    root = np.sqrt(inverse_mass)
+
+    def scaled(vector):
+        return root * np.asarray(times(jnp.asarray(root * vector.ravel(), jnp.float32)))
+
+    operator = LinearOperator((size, size), matvec=scaled, dtype=np.float64)
+    start = np.random.default_rng(0).normal(size=size)
+    values = eigsh(operator, k=1, v0=start, tol=1e-3, return_eigenvectors=False)
+    return float(np.sqrt(values[0]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("draws", type=Path)
+    parser.add_argument("--data", default="mnist")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--prior-variance", type=float, default=1.0)
+    options = parser.parse_args()
+    data = load_dataset(options.data, limit=options.limit)
+    net = from_config(read_header(options.draws).network)
+    problem = Problem.from_network(net, data, prior_variance=options.prior_variance)
+    samples = load(options.draws, like=problem.shapes)
+    last = leaf_paths(problem.shapes)[-1].rpartition("/")[0]
+    arrays = [name for name in leaf_paths(problem.shapes) if name.startswith(f"{last}/")]
+    chain = np.asarray(samples.chain)
+    ends = [int(np.flatnonzero(chain == c)[-1]) for c in np.unique(chain)]
+    found = {}
+    for mass in MASSES:
+        inverse = inverse_masses(HMC(masses=dict.fromkeys(arrays, mass)), problem.shapes)
+        found[f"{mass:g}"] = [
+            stiffest(*curvature(problem, samples.draw(i)), inverse) for i in ends
+        ]
+        print(f"mass {mass:g} of {', '.join(arrays)}: frequencies {np.round(found[f'{mass:g}'])}")
+    row = {
+        "network": read_header(options.draws).network,
+        "examples": problem.num_examples,
+        "heavy": arrays,
+        "frequency": found,
+        "machine": describe(),
+    }
+    print(record("hmc_mass", {f"{options.data}, {problem.num_examples} examples": row}))
+
+
+if __name__ == "__main__":
+    main()
