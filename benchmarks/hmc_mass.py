@@ -2,8 +2,8 @@
 
     python benchmarks/hmc_mass.py DRAWS.safetensors --data mnist --limit 7500
 
-DRAWS are HMC draws of a Flax MLP (`onebasin fit hmc`, or the fit of `reproduce table1`). With masses
-M the leapfrog integrator is stable for steps below 2/ω, ω² being the largest eigenvalue of
+DRAWS are HMC draws of an MLP (`onebasin fit hmc`, or the fit of `reproduce table1`). With masses M
+the leapfrog integrator is stable for steps below 2/ω, ω² being the largest eigenvalue of
 M^-½ (F/T + 1/v) M^-½ with F the Gauss–Newton matrix of the log likelihood: ω is found at the last
 draw of every chain, for each mass of the last layer's arrays. Writes results/hmc_mass.json.
 """
@@ -80,9 +80,7 @@ def main() -> None:
     found = {}
     for mass in MASSES:
         inverse = inverse_masses(HMC(masses=dict.fromkeys(arrays, mass)), problem.shapes)
-        found[f"{mass:g}"] = [
-            stiffest(*curvature(problem, samples.draw(i)), inverse) for i in ends
-        ]
+        found[f"{mass:g}"] = [stiffest(*curvature(problem, samples.draw(i)), inverse) for i in ends]
         print(f"mass {mass:g} of {', '.join(arrays)}: frequencies {np.round(found[f'{mass:g}'])}")
     row = {
         "network": read_header(options.draws).network,
