@@ -91,8 +91,17 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(body["step"], body["config"], body["history"], arrays)
 
 
-def check_same_fit(saved: dict[str, Any], config: dict[str, Any], where: str) -> None:
-    """Refuse to continue another fit; the message names the first setting that differs."""
+def check_same_fit(
+    saved: dict[str, Any], config: dict[str, Any], where: str, *, longer: bool = False
+) -> None:
+    """Refuse to continue another fit; the message names the first setting that differs.
+
+    With `longer` chains may be asked for more draws than before: how many there will be does not
+    enter a chain.
+    """
+    before, now = saved.get("method", {}), config["method"]
+    if longer and before.get("draws", 0) < now.get("draws", 0):
+        saved = {**saved, "method": {**before, "draws": now["draws"]}}
     difference = _difference(saved, config)
     if difference:
         raise CheckpointError(

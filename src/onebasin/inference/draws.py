@@ -3,7 +3,7 @@
 The number of draws is known from the start, so a posterior file of `Samples` can be laid out at
 once, with its header, and filled draw by draw through a memory map. It is called `….part` until
 it is whole. Chain c's k-th draw has its place c·K + k whatever the order they come in, so
-filling a stretch again after a crash does no harm.
+filling a stretch again after a crash does no harm. A file of fewer draws per chain can grow.
 """
 
 import json
@@ -122,6 +122,26 @@ class DrawStore:
         """Drop the file; on POSIX systems what is mapped stays readable."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
+
+
+def grow_file(path: Path, shapes: Tree, chains: int, before: int, after: int) -> None:
+    """Lay out anew, for more draws per chain, a file that was gathering `before` of each.
+
+    The larger file appears by one rename; where that has happened already, nothing is left to do.
+    """
+    fresh = path.with_name(path.name + ".grown")
+    fresh.unlink(missing_ok=True)
+    larger = DrawStore(shapes, chains, after, fresh)
+    if path.stat().st_size == fresh.stat().st_size:
+        larger.forget()
+        return
+    smaller = DrawStore(shapes, chains, before, path)
+    for name, leaf in leaves_by_path(shapes).items():
+        old, new = (store.arrays[f"draws/{name}"] for store in (smaller, larger))
+        by_chain = old.reshape(chains, before, *leaf.shape)
+        new.reshape(chains, after, *leaf.shape)[:, :before] = by_chain
+    larger.flush()
+    os.replace(fresh, path)
 
 
 def _padded(length: int) -> int:

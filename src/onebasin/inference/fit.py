@@ -11,9 +11,14 @@ import numpy as np
 
 from onebasin.inference import hmc, mode, nuts, vi
 from onebasin.inference.artefacts import Files, HistoryFile, Pathlike
-from onebasin.inference.checkpoint import check_same_fit, read_checkpoint, write_checkpoint
+from onebasin.inference.checkpoint import (
+    Checkpoint,
+    check_same_fit,
+    read_checkpoint,
+    write_checkpoint,
+)
 from onebasin.inference.diagnostics import chain_statistics
-from onebasin.inference.draws import DrawStore
+from onebasin.inference.draws import DrawStore, grow_file
 from onebasin.inference.keys import check_key
 from onebasin.inference.lanes import Lanes
 from onebasin.inference.loop import ChunkReport, CompiledLoop, compile_loop, default_chunk
@@ -81,7 +86,7 @@ def fit(
       checkpoint: where checkpoints go; by default `out` with `.checkpoint` added, or nowhere.
       checkpoint_interval: seconds between checkpoints.
       resume: continue from the checkpoint, or start if there is none; the result is exactly
-        that of a fit that was never interrupted.
+        that of a fit that was never interrupted. Chains under way may be asked for more draws.
       overwrite: replace files that exist.
       progress: "auto" (a bar on a terminal, else plain lines), "bar", "plain" or "silent".
       history: write the history here, one JSON object per line.
@@ -143,12 +148,13 @@ class _Fit:
         self.step, self.history = 0, []
         self.saved_step: int | None = None
         self.records: dict[str, np.ndarray] = {}
-        self.stores = self._draw_stores()
+        saved = self._checkpoint() if resume else None
+        self.stores = self._draw_stores(saved)
         init = self.lanes.on_devices(
             self.lanes.each(self.program.init, (0, None)), split=(True, False)
         )
-        if resume and files.checkpoint is not None and files.checkpoint.exists():
-            self._restore(jax.eval_shape(init, self.keys, self.data))
+        if saved is not None:
+            self._restore(saved, jax.eval_shape(init, self.keys, self.data))
         else:
             self.states = jax.jit(init)(self.keys, self.data)
         default = default_chunk(
@@ -165,19 +171,31 @@ class _Fit:
             ]
         return jnp.stack(run_keys)
 
-    def _draw_stores(self) -> list[DrawStore]:
+    def _checkpoint(self) -> Checkpoint | None:
+        """The checkpoint of this fit, if there is one; chains may have become longer since."""
+        path = self.files.checkpoint
+        if path is None or not path.exists():
+            return None
+        saved = read_checkpoint(path)
+        check_same_fit(saved.config, self.config, str(path), longer=True)
+        return saved
+
+    def _draw_stores(self, saved: Checkpoint | None) -> list[DrawStore]:
         plan = self.program.draws
         if plan is None:
             return []
-        return [
-            DrawStore(self.problem.shapes, self.program.lanes, plan.per_lane, self.files.draws(run))
-            for run in range(self.runs)
-        ]
+        shapes, chains = self.problem.shapes, self.program.lanes
+        stores = []
+        for run in range(self.runs):
+            path = self.files.draws(run)
+            if saved is not None and path is not None:
+                before = saved.config["method"]["draws"]
+                if before < plan.per_lane:
+                    grow_file(path, shapes, chains, before, plan.per_lane)
+            stores.append(DrawStore(shapes, chains, plan.per_lane, path))
+        return stores
 
-    def _restore(self, like: Tree) -> None:
-        assert self.files.checkpoint is not None
-        saved = read_checkpoint(self.files.checkpoint)
-        check_same_fit(saved.config, self.config, str(self.files.checkpoint))
+    def _restore(self, saved: Checkpoint, like: Tree) -> None:
         real = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((self.lanes.count, *leaf.shape[1:]), leaf.dtype), like
         )
