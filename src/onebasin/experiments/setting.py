@@ -1,6 +1,7 @@
 """What is fitted, as a plain value: data, network, prior and temperature."""
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -131,6 +132,12 @@ def flops(setting: Setting) -> float:
     params = jax.eval_shape(net.init, jax.random.key(0), x)
     analysis = jax.jit(net.apply).lower(params, x).cost_analysis() or {}
     return float(analysis.get("flops", 0.0))
+
+
+def gradient_flops(setting: Setting) -> float:
+    """Operations of one example's gradient: three forward passes, but none goes on to the image."""
+    to_image = 2 * math.prod(SHAPES.get(setting.data, (32, 32, 3))) * setting.width
+    return 3 * flops(setting) - (to_image if setting.network == "mlp" else 0)
 
 
 def _network(setting: Setting, num_classes: int) -> Any:
