@@ -139,7 +139,7 @@ def write_record(experiment: Experiment, run: Run) -> Path:
         },
         "stages": {
             part: [
-                {"stage": s.title, "key": s.key, "seconds": _seconds(s, run, before)}
+                _row(s, run.outcome(s) if run.is_done(s) else before.outcome(s, {}))
                 for s in lineage(plans[part])
             ]
             for part in outcomes
@@ -157,8 +157,13 @@ def write_record(experiment: Experiment, run: Run) -> Path:
     return path
 
 
-def _seconds(stage: Stage, run: Run, before: RecordedParts) -> float:
-    return run.outcome(stage).seconds if run.is_done(stage) else before.seconds[stage.key]
+def _row(stage: Stage, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "stage": stage.title,
+        "key": stage.key,
+        "seconds": outcome.seconds,
+        "machine": outcome.machine,
+    }
 
 
 def write_findings(found: Findings, folder: Path, name: str) -> dict[str, Any]:
