@@ -5,6 +5,8 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from onebasin import cli
@@ -12,10 +14,11 @@ from onebasin.experiments import EXPERIMENTS, get_experiment
 from onebasin.experiments.claims import Requirement, judge, plus_minus
 from onebasin.experiments.curves import Curve
 from onebasin.experiments.runner import Run, clock
-from onebasin.experiments.setting import TRAIN_EXAMPLES, Setting
+from onebasin.experiments.setting import SHAPES, TRAIN_EXAMPLES, Setting, gradient_flops
 from onebasin.experiments.stage import Stage, encode, step
-from onebasin.experiments.steps import Fit, fits
+from onebasin.experiments.steps import Fit, finite, fits
 from onebasin.inference.methods import VI
+from onebasin.networks import MLP
 
 
 @dataclass(frozen=True)
@@ -234,6 +237,22 @@ def test_numbers_are_written_to_the_digits_their_errors_allow():
     assert plus_minus(0.0, 1.5e-5) == "0 ± 2e-05"
     assert plus_minus(0.5, None) == plus_minus(0.5, 0.0) == "0.5"
     assert [clock(s) for s in (2, 65, 600, 9000)] == ["2.0 s", "65 s", "10 min", "2.5 h"]
+
+
+@pytest.mark.fast
+def test_what_json_has_no_number_for_is_left_out():
+    found = {"rhat": [1.5, float("inf"), float("nan")], "name": "x"}
+    assert finite(found) == {"rhat": [1.5, None, None], "name": "x"}
+
+
+@pytest.mark.parametrize("setting", [Setting("mnist", width=128, depth=1), Setting("cifar10")])
+def test_the_cost_of_a_gradient_is_what_xla_counts(setting):
+    """Elementwise operations aside: products of matrices are more than nine tenths of it."""
+    net = MLP(widths=(setting.width,) * setting.depth)
+    x = jnp.zeros((1, *SHAPES.get(setting.data, (32, 32, 3))))
+    params = jax.eval_shape(net.init, jax.random.key(0), x)
+    lowered = jax.jit(jax.grad(lambda p: net.apply(p, x).sum())).lower(params)
+    assert gradient_flops(setting) == pytest.approx(lowered.cost_analysis()["flops"], rel=0.1)
 
 
 @pytest.mark.fast

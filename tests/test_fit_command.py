@@ -37,13 +37,16 @@ def test_other_methods_from_the_command_line(tmp_path, capsys, method, flags, dr
     out = tmp_path / "q.safetensors"
     words = f"fit {method} --data digits --limit 100 --width 8 --depth 1 {flags} --progress silent"
     if method == "hmc":
-        words += " --leapfrog-steps 2"
+        words += " --leapfrog-steps 2 --masses Dense_1/kernel 2 Dense_1/bias 3"
     main([*words.split(), "--out", str(out)])
     said = capsys.readouterr().out
     assert str(out) in said
     posterior = load(out)
     assert posterior.num_draws == draws
     assert np.isfinite(posterior.draws["Dense_0"]["kernel"]).all()
+    if method == "hmc":
+        made = read_header(out).provenance["fit"]["method"]
+        assert made["masses"] == {"Dense_1/kernel": 2, "Dense_1/bias": 3}
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,8 @@ def test_other_methods_from_the_command_line(tmp_path, capsys, method, flags, dr
         "fit vi --data nothing --out q.st",
         "fit vi --epochs 1",
         "fit map --limit 0 --out q.st",
+        "fit hmc --masses Dense_1/kernel --out q.st",
+        "fit hmc --masses Dense_9/kernel 2 --out q.st",
     ],
 )
 def test_wrong_flags_end_with_code_two(tmp_path, monkeypatch, capsys, flags):

@@ -72,7 +72,7 @@ def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path, method, sett
     history, out = tmp_path / "cut.jsonl", tmp_path / "cut.st"
     cut = {**base, "out": str(out), "history": str(history), "resume": True}
     # Chains may be asked for more draws while they are under way.
-    begun = {**settings, "draws": settings["draws"] - 30} if "draws" in settings else settings
+    begun = {**settings, "draws": settings["draws"] - 10} if "draws" in settings else settings
     kills = 0
     for share in (0.2, 0.55, 0.8):
         process = start({**cut, "settings": begun} if share < 0.8 else cut)
@@ -221,12 +221,29 @@ def test_a_loss_that_is_not_finite_stops_the_fit(tmp_path):
         (lambda _: HMC(step_size=float("nan")), "step_size of HMC"),
         (lambda _: HMC(masses={"w": 0.0}), "mass of 'w' of HMC must be a positive number"),
         (lambda _: HMC(masses={"w": 2.0}, adapt_mass=True), "leave out adapt_mass or masses"),
+        (
+            lambda _: HMC(masses=(("w", 2.0), ("w", 3.0))),
+            "masses of HMC must name every array once",
+        ),
+        (lambda _: HMC(masses="w"), "masses of HMC must be pairs of a name and a number"),
+        (lambda _: HMC(masses=2.0), "masses of HMC must be pairs of a name and a number"),
+        (lambda _: HMC(masses=((2.0, "w"),)), "masses of HMC must be pairs of a name and a number"),
         (lambda _: Ensemble(members=0), "members of Ensemble"),
     ],
 )
 def test_wrong_arguments_are_named_before_any_compute(call, message):
     with pytest.raises(ValueError, match=message):
         call(problem())
+
+
+def test_a_mass_of_no_array_is_refused_before_anything_is_overwritten(tmp_path):
+    out = tmp_path / "q.st"
+    for path in (out, out.with_name("q.st.checkpoint"), out.with_name("q.st.part")):
+        path.write_text("an earlier fit")
+    method = HMC(masses={"hiden": 2.0})
+    with pytest.raises(ValueError, match=r"mass of 'hiden', which is no array .* hidden, out$"):
+        fit(problem(), method, key=jax.random.key(0), out=out, overwrite=True)
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"an earlier fit"}
 
 
 def test_a_missing_folder_is_named():

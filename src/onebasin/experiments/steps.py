@@ -1,5 +1,6 @@
 """The stages that experiments share: fit, align, measure a path, predict."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -227,9 +228,9 @@ def measured(config: Measure, q0: File, q1: File, **changes: Any) -> Stage:
 
 
 def finite(value: Any) -> Any:
-    """NaN as None: JSON has no NaN."""
+    """NaN and infinity as None: JSON has neither."""
     if isinstance(value, dict):
         return {k: finite(v) for k, v in value.items()}
     if isinstance(value, list):
         return [finite(v) for v in value]
-    return None if isinstance(value, float) and value != value else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -201,7 +201,7 @@ def conclude(config: Table1, outcomes: Mapping[str, Outcomes]) -> Findings:
     note = (
         f"Against {found['reference_draws']} draws of chains that no stand-in has seen; "
         f"{found['examples']:,} test images, {found['samples']} draws of each posterior. "
-        f"Ours: {config.sources.title}, R-hat of predictions at most {mixed:.3f}. "
+        f"Ours: {config.sources.title}, {_mixing(mixed)}. "
         "Published: MLP 1×512, all of MNIST, 10,000 draws of one chain that is its own reference."
     )
     return Findings(claims, [Table("Table 1, ours beside the published", columns, listed, note)])
@@ -251,7 +251,7 @@ def _targets(
         judge(
             "The HMC chains have mixed",
             None if rhat is None else rhat <= config.largest_rhat,
-            ours="–" if rhat is None else f"R-hat of predictions at most {rhat:.3f}",
+            ours=_mixing(rhat),
             criterion=f"R-hat of predictions ≤ {config.largest_rhat:g}",
             value=rhat,
             **common,
@@ -293,6 +293,11 @@ def _targets(
             )
         )
     return claims
+
+
+def _mixing(rhat: float | None) -> str:
+    """`rhat` is None before the chains are drawn, or if they never moved."""
+    return "–" if rhat is None else f"R-hat of predictions at most {rhat:.3f}"
 
 
 def _both(row: Mapping[str, Any]) -> str:

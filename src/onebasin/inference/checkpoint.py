@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from onebasin.posterior.files import write_atomically
+from onebasin.posterior.files import read_header, write_atomically
 from onebasin.trees import Tree, first_difference, leaves_by_path, shapes_by_path
 
 FORMAT = "onebasin-checkpoint"
@@ -89,6 +89,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         )
     body = json.loads(metadata["body"])
     return Checkpoint(body["step"], body["config"], body["history"], arrays)
+
+
+def settings_of(path: Path) -> dict[str, Any]:
+    """The settings of the fit that wrote a posterior file."""
+    return read_header(path).provenance.get("fit", {})
 
 
 def check_same_fit(

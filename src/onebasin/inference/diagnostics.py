@@ -159,6 +159,6 @@ def chain_statistics(
 
 
 def _over_defined(function: Callable[[np.ndarray], Any], values: np.ndarray) -> float:
-    """Over what is not NaN; NaN if nothing is, as for chains that never moved."""
+    """Over what is not NaN; NaN if nothing is, as for chains that never left one place."""
     defined = values[~np.isnan(values)]
     return float(function(defined)) if defined.size else float("nan")

@@ -14,6 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from onebasin.inference.artefacts import Files
+from onebasin.inference.checkpoint import Checkpoint, CheckpointError, settings_of
+from onebasin.inference.program import DrawPlan
 from onebasin.posterior import Samples
 from onebasin.posterior.files import FORMAT, VERSION
 from onebasin.posterior.structure import describe
@@ -57,7 +60,10 @@ class DrawStore:
                 file.truncate(8 + self._room + offset)
             self._write_header(None, {})
         elif path.stat().st_size != 8 + self._room + offset:
-            raise ValueError(f"{path} has another size than the draws of this fit; delete it")
+            raise ValueError(
+                f"{path} has room for another number of draws; ask for as many as last time, "
+                "or overwrite it to start again"
+            )
         return {
             name: np.memmap(
                 path,
@@ -124,12 +130,45 @@ class DrawStore:
             self.path.unlink(missing_ok=True)
 
 
+def open_stores(
+    files: Files, shapes: Tree, chains: int, plan: DrawPlan, saved: Checkpoint | None
+) -> list[DrawStore]:
+    """A store for each run; on resuming, with the draws that the checkpoint speaks of."""
+    stores = []
+    for run in range(files.runs or 1):
+        path = files.draws(run)
+        if path is not None and saved is None:
+            path.unlink(missing_ok=True)  # worth nothing without a checkpoint
+        elif path is not None and saved is not None:
+            _find(path, files, run, saved)
+            before = saved.config["method"]["draws"]
+            if before < plan.per_lane:
+                grow_file(path, shapes, chains, before, plan.per_lane)
+        stores.append(DrawStore(shapes, chains, plan.per_lane, path))
+    return stores
+
+
+def _find(path: Path, files: Files, run: int, saved: Checkpoint) -> None:
+    """The draws of a run, gathering still or under their final name: a fit of several runs may have
+    been killed when some of their files were whole."""
+    if path.exists():
+        return
+    outs = files.outs()
+    if outs and outs[run].exists() and settings_of(outs[run]) == saved.config:
+        os.replace(outs[run], path)
+        return
+    raise CheckpointError(
+        f"the draws that {files.checkpoint} goes on from are gone ({path}); "
+        "overwrite it to start again"
+    )
+
+
 def grow_file(path: Path, shapes: Tree, chains: int, before: int, after: int) -> None:
     """Lay out anew, for more draws per chain, a file that was gathering `before` of each.
 
     The larger file appears by one rename; where that has happened already, nothing is left to do.
     """
-    fresh = path.with_name(path.name + ".grown")
+    fresh = path.with_name(f".{path.stem}.grown.part")  # a name that `Files.sweep` knows
     fresh.unlink(missing_ok=True)
     larger = DrawStore(shapes, chains, after, fresh)
     if path.stat().st_size == fresh.stat().st_size:

@@ -15,10 +15,11 @@ from onebasin.inference.checkpoint import (
     Checkpoint,
     check_same_fit,
     read_checkpoint,
+    settings_of,
     write_checkpoint,
 )
 from onebasin.inference.diagnostics import chain_statistics
-from onebasin.inference.draws import DrawStore, grow_file
+from onebasin.inference.draws import open_stores
 from onebasin.inference.keys import check_key
 from onebasin.inference.lanes import Lanes
 from onebasin.inference.loop import ChunkReport, CompiledLoop, compile_loop, default_chunk
@@ -115,12 +116,13 @@ def fit(
     finished = _already_finished(files, config, problem, method) if resume else None
     if finished is not None:
         return finished if runs is not None else finished[0]
+    program = BUILDERS[type(method)](problem, method)  # refuses what does not fit the network
     if not resume:
         if not overwrite:
             files.refuse_existing()
         files.clear()
     files.sweep()
-    work = _Fit(problem, method, key, files, config, resume, chunk_steps)
+    work = _Fit(problem, method, program, key, files, config, resume, chunk_steps)
     results = work.run(progress, checkpoint_interval)
     return results if runs is not None else results[0]
 
@@ -132,6 +134,7 @@ class _Fit:
         self,
         problem: Problem,
         method: Method,
+        program: Program,
         key: jax.Array,
         files: Files,
         config: dict[str, Any],
@@ -139,7 +142,7 @@ class _Fit:
         chunk_steps: int | None,
     ) -> None:
         self.problem, self.method, self.files, self.config = problem, method, files, config
-        self.program: Program = BUILDERS[type(method)](problem, method)
+        self.program = program
         self.runs = files.runs or 1
         heavy = jax.default_backend() == "cpu" and self.program.seconds_per_step > 2e-3
         self.lanes = Lanes(self.runs * self.program.lanes, in_turn=heavy)
@@ -149,7 +152,10 @@ class _Fit:
         self.saved_step: int | None = None
         self.records: dict[str, np.ndarray] = {}
         saved = self._checkpoint() if resume else None
-        self.stores = self._draw_stores(saved)
+        plan, shapes = self.program.draws, problem.shapes
+        self.stores = (
+            [] if plan is None else open_stores(files, shapes, self.program.lanes, plan, saved)
+        )
         init = self.lanes.on_devices(
             self.lanes.each(self.program.init, (0, None)), split=(True, False)
         )
@@ -179,21 +185,6 @@ class _Fit:
         saved = read_checkpoint(path)
         check_same_fit(saved.config, self.config, str(path), longer=True)
         return saved
-
-    def _draw_stores(self, saved: Checkpoint | None) -> list[DrawStore]:
-        plan = self.program.draws
-        if plan is None:
-            return []
-        shapes, chains = self.problem.shapes, self.program.lanes
-        stores = []
-        for run in range(self.runs):
-            path = self.files.draws(run)
-            if saved is not None and path is not None:
-                before = saved.config["method"]["draws"]
-                if before < plan.per_lane:
-                    grow_file(path, shapes, chains, before, plan.per_lane)
-            stores.append(DrawStore(shapes, chains, plan.per_lane, path))
-        return stores
 
     def _restore(self, saved: Checkpoint, like: Tree) -> None:
         real = jax.tree.map(
@@ -344,11 +335,11 @@ class _Fit:
             path = outs[run] if outs else None
             if path is not None:
                 self._write(run, path, posterior, mine)
-            elif self.stores:
-                self.stores[run].forget()
             results.append(Result(posterior, history, mine, self.problem, self.method, path))
         if self.files.checkpoint is not None:
             self.files.checkpoint.unlink(missing_ok=True)
+        for store in self.stores if not outs else ():
+            store.forget()
         return results
 
     def _write(self, run: int, path: Path, posterior: Any, stats: dict[str, Any]) -> None:
@@ -370,7 +361,7 @@ def _already_finished(
     results = []
     for path in outs:
         provenance = read_header(path).provenance
-        check_same_fit(provenance.get("fit", {}), config, str(path))
+        check_same_fit(settings_of(path), config, str(path))
         posterior = load(path, like=problem.shapes)
         results.append(Result(posterior, [], provenance["stats"], problem, method, path))
     return results

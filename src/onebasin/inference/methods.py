@@ -5,6 +5,7 @@ loading JAX.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -151,12 +152,11 @@ class HMC:
         _positive_integers(self, "leapfrog_steps")
         _between(self, "jitter", 0, 1)
         _check_sampler(self)
-        pairs = dict(self.masses)
-        for name, mass in pairs.items():
+        object.__setattr__(self, "masses", _pairs(self.masses))
+        for name, mass in self.masses:
             _check_positive(mass, _label(self, f"the mass of '{name}'"))
-        if pairs and self.adapt_mass:
+        if self.masses and self.adapt_mass:
             raise ValueError("HMC adapts masses or is given them; leave out adapt_mass or masses")
-        object.__setattr__(self, "masses", tuple(sorted(pairs.items())))
 
 
 @dataclass(frozen=True)
@@ -203,6 +203,20 @@ def _check_sampler(method: Any) -> None:
     _not_negative(method, "warmup")
     _positive(method, "step_size")
     _between(method, "target_acceptance", 0, 1)
+
+
+def _pairs(masses: Any) -> tuple[tuple[str, float], ...]:
+    """Names and masses in one order, from pairs or a mapping."""
+    given = list(masses.items()) if isinstance(masses, Mapping) else masses
+    if not isinstance(given, list | tuple) or not all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)
+        for pair in given
+    ):
+        raise ValueError(f"masses of HMC must be pairs of a name and a number, got {masses!r}")
+    named: dict[str, float] = dict(given)
+    if len(named) != len(given):
+        raise ValueError(f"masses of HMC must name every array once, got {masses!r}")
+    return tuple(sorted(named.items()))
 
 
 def _label(method: Any, name: str) -> str:
