@@ -1,6 +1,6 @@
 """How stiff a network's posterior is where HMC draws from it, for masses of the last layer.
 
-    python benchmarks/hmc_mass.py DRAWS.safetensors --data mnist --limit 7500
+    python benchmarks/hmc_mass.py DRAWS.safetensors --data mnist --limit 7000
 
 DRAWS are HMC draws of an MLP (`onebasin fit hmc`, or the fit of `reproduce table1`). With masses M
 the leapfrog integrator is stable for steps below 2/ω, ω² being the largest eigenvalue of
@@ -72,15 +72,19 @@ def main() -> None:
     data = load_dataset(options.data, limit=options.limit)
     net = from_config(read_header(options.draws).network)
     problem = Problem.from_network(net, data, prior_variance=options.prior_variance)
+    drawn_from = read_header(options.draws).provenance["fit"]["problem"]
+    if drawn_from != problem.fingerprint():
+        parser.error(f"{options.draws} was drawn from other data or another prior; name those")
     samples = load(options.draws, like=problem.shapes)
     last = leaf_paths(problem.shapes)[-1].rpartition("/")[0]
     arrays = [name for name in leaf_paths(problem.shapes) if name.startswith(f"{last}/")]
     chain = np.asarray(samples.chain)
     ends = [int(np.flatnonzero(chain == c)[-1]) for c in np.unique(chain)]
+    bends = [curvature(problem, samples.draw(i)) for i in ends]
     found = {}
     for mass in MASSES:
         inverse = inverse_masses(HMC(masses=dict.fromkeys(arrays, mass)), problem.shapes)
-        found[f"{mass:g}"] = [stiffest(*curvature(problem, samples.draw(i)), inverse) for i in ends]
+        found[f"{mass:g}"] = [stiffest(*bend, inverse) for bend in bends]
         print(f"mass {mass:g} of {', '.join(arrays)}: frequencies {np.round(found[f'{mass:g}'])}")
     row = {
         "network": read_header(options.draws).network,
@@ -89,7 +93,7 @@ def main() -> None:
         "frequency": found,
         "machine": describe(),
     }
-    print(record("hmc_mass", {f"{options.data}, {problem.num_examples} examples": row}))
+    print(record("hmc_mass", {f"{net} on {problem.num_examples} of {options.data}": row}))
 
 
 if __name__ == "__main__":
