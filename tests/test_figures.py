@@ -21,7 +21,7 @@ from onebasin.report.figures import (
     profile_figure,
     reliability_figure,
 )
-from onebasin.report.style import save_figure
+from onebasin.report.style import COLOURS, save_figure, series
 
 KEY = jax.random.key(0)
 X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
@@ -71,6 +71,14 @@ def test_figures_are_written_and_the_same_twice(profiles, tmp_path, suffix):
     )
     assert first == second
     assert len(first) > 2000
+
+
+def test_twice_as_many_curves_as_colours_are_told_apart():
+    looks = [series(i) for i in range(2 * len(COLOURS))]
+    first, second = looks[: len(COLOURS)], looks[len(COLOURS) :]
+    assert not any("markerfacecolor" in look for look in first)
+    assert {look["markerfacecolor"] for look in second} == {"white"}
+    assert len({tuple(map(str, look.values())) for look in looks}) == len(looks)
 
 
 def test_landscapes_and_reliability_are_drawn():

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from onebasin.evaluation.barrier import Profile
 from onebasin.evaluation.landscape import Landscape
 from onebasin.evaluation.measures import Reliability
-from onebasin.report.style import COLOURS, COLUMN, DASHES, MARKERS, PAGE, paper
+from onebasin.report.style import COLUMN, DASHES, MARKERS, PAGE, paper, series
 
 Z = 1.96  # bands are 95 % intervals
 
@@ -67,9 +67,7 @@ def _curve(ax: Any, found: Profile, name: str, index: int, means: bool) -> None:
 
 
 def _line(index: int) -> dict[str, Any]:
-    """Colour, marker and dash all differ, so that curves are told apart without colour."""
-    k = index % len(COLOURS)
-    return {"color": COLOURS[k], "marker": MARKERS[k], "linestyle": DASHES[k], "markersize": 2.5}
+    return {**series(index), "markersize": 2.5}
 
 
 def excess_figure(profiles: Mapping[str, Profile]) -> Figure:

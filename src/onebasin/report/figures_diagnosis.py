@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from onebasin.diagnosis.chains import Diagnosis
 from onebasin.diagnosis.geometry import Geometry
 from onebasin.pruning import PruningCurve
-from onebasin.report.style import COLOURS, COLUMN, DASHES, MARKERS, PAGE, paper
+from onebasin.report.style import COLOURS, COLUMN, DASHES, MARKERS, PAGE, paper, series
 
 GOOD_RHAT = 1.05
 
@@ -146,11 +146,7 @@ def pruning_figure(curves: Mapping[str, PruningCurve]) -> Figure:
         figure = Figure(figsize=(COLUMN, 2.5 + 0.1 * len(curves)), layout="constrained")
         ax = figure.subplots()
         for i, (name, curve) in enumerate(curves.items()):
-            k = i % len(COLOURS)
-            ax.plot(
-                100 * curve.kept, 100 * curve.accuracy, label=name, color=COLOURS[k],
-                marker=MARKERS[k], linestyle=DASHES[k],
-            )  # fmt: skip
+            ax.plot(100 * curve.kept, 100 * curve.accuracy, label=name, **series(i))
         lowest = min(float(curve.kept.min()) for curve in curves.values())
         ax.set_xscale("log")
         ax.set_xlim(100, 90 * lowest)  # from all weights to few, as one prunes

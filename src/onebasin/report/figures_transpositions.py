@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from onebasin.evaluation.transposition_studies import Dynamics, Interpolated, Planted, spread
-from onebasin.report.style import COLOURS, COLUMN, DASHES, MARKERS, PAGE, paper
+from onebasin.report.style import COLUMN, PAGE, paper, series
 
 
 def planted_figure(records: Sequence[Planted]) -> Figure:
@@ -82,11 +82,11 @@ def dynamics_figure(records: Sequence[Dynamics]) -> Figure:
 
 def _band(ax: Any, curve: tuple[np.ndarray, np.ndarray, np.ndarray], name: str, i: int) -> None:
     x, mean, std = curve
-    k = i % len(COLOURS)
-    ax.plot(x, mean, label=name, color=COLOURS[k], marker=MARKERS[k], linestyle=DASHES[k])
+    look = series(i)
+    ax.plot(x, mean, label=name, **look)
     if np.isfinite(std).any():
         low, high = mean - np.nan_to_num(std), mean + np.nan_to_num(std)
-        ax.fill_between(x, low, high, color=COLOURS[k], alpha=0.2, linewidth=0)
+        ax.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
 
 
 def _plain(axis: Any, ticks: tuple[float, ...], above: float = 0.0) -> None:

@@ -41,6 +41,20 @@ RC: Any = {
 }
 
 
+def series(index: int) -> dict[str, Any]:
+    """The look of a curve: colour, marker and dash differ, so that it is known without colour.
+
+    Past as many curves as there are colours, markers are hollow and most dashes others.
+    """
+    again, k = divmod(index, len(COLOURS))
+    return {
+        "color": COLOURS[k],
+        "marker": MARKERS[k],
+        "linestyle": DASHES[(k + 2 * again) % len(DASHES)],
+        **({"markerfacecolor": "white"} if again else {}),
+    }
+
+
 @contextmanager
 def paper() -> Iterator[None]:
     """The style, for as long as figures are made or written; nothing global is changed."""
