@@ -85,6 +85,10 @@ class Compact:
         return f"{', '.join(words)}, {self.setting.title}"
 
 
+OURS: dict[str, Any] = {"rebase": "contributions", "balance": True}
+"""How we bring draws into one basin: scales balanced, units matched by what they contribute."""
+
+
 def compact_seconds(config: Compact) -> float:
     toy = config.setting.data == "digits"
     moving = {"none": 2.0, "anchor": 15.0}.get(config.rebase, 40.0)

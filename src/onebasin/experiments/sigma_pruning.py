@@ -1,7 +1,7 @@
 """σ of the weights before and after rebasing, and pruning that keeps the weights of lowest σ.
 
 Beside it, of the same rebased means, what keeping the largest weights (or the largest |mean|/σ)
-leaves: σ is worth something only if it beats them.
+leaves: σ is worth something only if it beats them. And the same of draws rebased our way.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ import numpy as np
 
 from onebasin.experiments import draws
 from onebasin.experiments.claims import Requirement, judge
-from onebasin.experiments.draws import Compact, Sources, all_sigmas, compacted
+from onebasin.experiments.draws import OURS, Compact, Sources, all_sigmas, compacted
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, problem
 from onebasin.experiments.stage import Stage, Work, step
@@ -25,7 +25,8 @@ from onebasin.report.style import save_figure
 
 SOURCE = "Xiao et al. 2023, figure 5"
 SIGMA = "sigma.svg"
-REBASED = ("HMC q_r", "Ens. q_r")
+KINDS = {"HMC": "hmc", "Ens.": "ensemble"}
+BASES = ("q_r", "q_r, ours")
 SHARE = 0.1  # of the weights, at which rules are compared
 
 
@@ -53,7 +54,7 @@ class Prune:
         return f"by σ, {', '.join(self.others)}, {self.setting.title}"
 
 
-@step(version=2, seconds=lambda config: 1.0 + 0.5 * len(config.keeps))
+@step(version=3, seconds=lambda config: 1.0 + len(config.keeps))
 def prune_means(config: Prune, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     """The pruning curve of every posterior, and histograms of σ of the first two."""
     task = problem(config.setting)
@@ -63,7 +64,7 @@ def prune_means(config: Prune, inputs: dict[str, Path], work: Work) -> dict[str,
     shown = {"$q_d$, raw": sigmas["HMC q_d"], "$q_r$, rebased": sigmas["HMC q_r"]}
     save_figure(sigma_figure(shown), work.folder / SIGMA)
     rules: dict[str, tuple[Any, By]] = {name: (q, "std") for name, q in loaded.items()}
-    for name in REBASED:
+    for name in (f"{kind} {base}" for kind in KINDS for base in BASES):
         rules |= {f"{name} by {by}": (loaded[name], by) for by in config.others}
     return {
         "curves": {
@@ -76,11 +77,14 @@ def prune_means(config: Prune, inputs: dict[str, Path], work: Work) -> dict[str,
 
 def plan(config: SigmaPruning) -> dict[str, Plan]:
     fits, setting = config.sources.fits(), config.sources.setting
+    hmc, ensemble = fits["hmc"], fits["ensemble"]
     ways = {
-        "HMC q_d": compacted(fits["hmc"], Compact(setting, "first")),
-        "HMC q_r": compacted(fits["hmc"], Compact(setting, "first", rebase="anchor")),
-        "Ens. q_d": compacted(fits["ensemble"], Compact(setting)),
-        "Ens. q_r": compacted(fits["ensemble"], Compact(setting, rebase="anchor")),
+        "HMC q_d": compacted(hmc, Compact(setting, "first")),
+        "HMC q_r": compacted(hmc, Compact(setting, "first", rebase="anchor")),
+        "HMC q_r, ours": compacted(hmc, Compact(setting, "first", **OURS)),
+        "Ens. q_d": compacted(ensemble, Compact(setting)),
+        "Ens. q_r": compacted(ensemble, Compact(setting, rebase="anchor")),
+        "Ens. q_r, ours": compacted(ensemble, Compact(setting, **OURS)),
     }
     files = {**{name: stage[POSTERIOR] for name, stage in ways.items()}, "VI": fits["vi"]}
     return {"all": {**ways, "curves": Stage(prune_means, Prune(setting), files)}}
@@ -97,14 +101,14 @@ def conclude(config: SigmaPruning, outcomes: Mapping[str, Outcomes]) -> Findings
         "published_scale": config.sources.setting.same_size(PAPER.sources.setting),
     }
 
-    def fits(kind: str) -> list[Requirement]:
+    def fits(kind: str, base: str = "q_r") -> list[Requirement]:
         if not accuracy:
             return []
-        whole = float(accuracy[f"{kind} q_r"][0])
+        whole = float(accuracy[f"{kind} {base}"][0])
         return [Requirement("the rebased mean's test accuracy is", whole, config.accuracy)]
 
     claims = []
-    for kind in ("HMC", "Ens."):
+    for kind in KINDS:
         mean = {k: float(a.mean()) for k, a in accuracy.items()}
         claims.append(
             judge(
@@ -123,21 +127,23 @@ def conclude(config: SigmaPruning, outcomes: Mapping[str, Outcomes]) -> Findings
                 **common,
             )
         )
-        rules = (f"{kind} q_d", f"{kind} q_r by magnitude", f"{kind} q_r by snr")
-        at = _at_share(curves, (f"{kind} q_r", *rules))
-        claims.append(
-            judge(
-                f"At {SHARE:.0%} the lowest σ keep more than raw σ and than size ({kind})",
-                at[f"{kind} q_r"] > max(at[name] for name in rules[:2]) if at else None,
-                published="σ after rebasing tells which weights matter",
-                ours="; ".join(f"{name} {value:.1%}" for name, value in at.items()) or "–",
-                criterion=f"accuracy with {SHARE:.0%} of the weights above that of q_d by σ and "
-                "of q_r by magnitude",
-                value=at.get(f"{kind} q_r"),
-                fits=fits(kind),
-                **common,
+        for base in BASES:
+            rules = (f"{kind} q_d", *(f"{kind} {base} by {by}" for by in ("magnitude", "snr")))
+            at = _at_share(curves, (f"{kind} {base}", *rules))
+            whose = f"{kind}, ours" if base == "q_r, ours" else kind
+            claims.append(
+                judge(
+                    f"At {SHARE:.0%} the lowest σ keep more than raw σ and than size ({whose})",
+                    at[f"{kind} {base}"] > max(at[name] for name in rules[:2]) if at else None,
+                    published="σ after rebasing tells which weights matter",
+                    ours="; ".join(f"{name} {value:.1%}" for name, value in at.items()) or "–",
+                    criterion=f"accuracy with {SHARE:.0%} of the weights above that of q_d by σ "
+                    f"and of {base} by magnitude",
+                    value=at.get(f"{kind} {base}"),
+                    fits=fits(kind, base),
+                    **common,
+                )
             )
-        )
     claims.append(
         judge(
             "Rebasing makes the weights' σ smaller",
@@ -160,17 +166,26 @@ def conclude(config: SigmaPruning, outcomes: Mapping[str, Outcomes]) -> Findings
     rows = [[name, *(f"{a:.1%}" for a in accuracy[name])] for name in curves]
     columns = ["mean of", *(f"{kept:.0%}" for kept in first["kept"])]
     title = "Test accuracy against the share of weights kept"
-    figure = pruning_figure({name: PruningCurve.of(c) for name, c in curves.items()})
-    alt = "; ".join(f"{row[0]}: {row[1]} with all weights, {row[6]} with half" for row in rows)
     spread = "; ".join(f"{name}: median σ {value:.4f}" for name, value in sigma.items())
     return Findings(
         claims,
         [Table(title, columns, rows, f"{first['examples']:,} test images. {spread}.")],
         [
-            Picture("accuracy", title, alt, figure),
+            *(_picture(kind, curves) for kind in KINDS),
             Picture("sigma", "σ of the weights", spread, done["curves"].folder / SIGMA),
         ],
     )
+
+
+def _picture(kind: str, all_curves: Mapping[str, Any]) -> Picture:
+    """The curves of one kind of draws, and that of VI."""
+    curves = {n: c for n, c in all_curves.items() if n.startswith(kind) or n == "VI"}
+    figure = pruning_figure({name: PruningCurve.of(c) for name, c in curves.items()})
+    alt = "; ".join(
+        f"{name}: {c['accuracy'][0]:.1%} with all weights, {c['accuracy'][-1]:.1%} with few"
+        for name, c in curves.items()
+    )
+    return Picture(f"accuracy-{KINDS[kind]}", f"Accuracy against weights kept, {kind}", alt, figure)
 
 
 def _at_share(curves: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from onebasin.evaluation.reference import reference_table
 from onebasin.experiments import draws
 from onebasin.experiments.claims import Claim, Requirement, judge, plus_minus
 from onebasin.experiments.draws import (
+    OURS,
     Calibrate,
     Compact,
     Half,
@@ -112,9 +113,6 @@ def judge_against_draws(config: Judge, inputs: dict[str, Path], work: Work) -> d
         against = judged(made_of_it, ensemble, ceiling=False)
         found["against_ensemble"] = against.summary()["rows"]
     return found
-
-
-OURS: dict[str, Any] = {"rebase": "contributions", "balance": True}
 
 
 def plan(config: Table1) -> dict[str, Plan]:
