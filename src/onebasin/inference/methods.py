@@ -142,7 +142,7 @@ class HMC:
     adapt_mass: bool = False
     """Also adapt a diagonal mass matrix during warm-up (Stan's windows)."""
     masses: tuple[tuple[str, float], ...] = ()
-    """Masses of arrays by name, such as Dense_1/kernel 16; 1 for the others."""
+    """Masses of arrays by name, such as Dense_1/kernel 2; 1 for the others."""
     target_acceptance: float = 0.8
     """Acceptance probability the step size is adapted to."""
     data_chunk: int = 2000
