@@ -130,18 +130,20 @@ def conclude(config: SigmaPruning, outcomes: Mapping[str, Outcomes]) -> Findings
         for base in BASES:
             rules = (f"{kind} q_d", *(f"{kind} {base} by {by}" for by in ("magnitude", "snr")))
             at = _at_share(curves, (f"{kind} {base}", *rules))
-            whose = f"{kind}, ours" if base == "q_r, ours" else kind
+            whose, about = kind, {**common, "published": "σ after rebasing tells what matters"}
+            if base != "q_r":
+                whose = f"{kind}, ours"
+                about |= {"published": "not in the paper", "source": "ours"}
             claims.append(
                 judge(
                     f"At {SHARE:.0%} the lowest σ keep more than raw σ and than size ({whose})",
                     at[f"{kind} {base}"] > max(at[name] for name in rules[:2]) if at else None,
-                    published="σ after rebasing tells which weights matter",
                     ours="; ".join(f"{name} {value:.1%}" for name, value in at.items()) or "–",
                     criterion=f"accuracy with {SHARE:.0%} of the weights above that of q_d by σ "
                     f"and of {base} by magnitude",
                     value=at.get(f"{kind} {base}"),
                     fits=fits(kind, base),
-                    **common,
+                    **about,
                 )
             )
     claims.append(
