@@ -217,3 +217,29 @@ def test_demo_removes_most_of_the_barrier(tmp_path):
     again = onebasin("demo", "--out", str(folder))
     assert again.returncode == 2
     assert "earlier run" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "devices"),
+    [
+        ({}, cli.DEVICES),
+        ({"JAX_NUM_CPU_DEVICES": "2"}, 2),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}, 3),
+    ],
+    ids=["offered", "chosen", "chosen by a flag"],
+)
+def test_fits_are_offered_devices_unless_the_user_chose(given, devices):
+    program = (
+        "import sys\n"
+        "from onebasin.cli import main\n"
+        "sys.argv = ['onebasin', 'data']\n"
+        "main()\n"
+        "import jax\n"
+        "print(len(jax.devices()))\n"
+    )
+    chosen = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
+    environment = {k: v for k, v in os.environ.items() if k not in chosen} | given
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.split()[-1] == str(devices), done.stderr

@@ -1,12 +1,15 @@
 """The `onebasin` command: parses and delegates."""
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+DEVICES = 4
+"""What the processor is given out as to JAX: chains and members each run on a device of their own."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     name, *rest = arguments
     if name not in COMMANDS:
         _fail(f"there is no command '{name}'; the commands are {', '.join(COMMANDS)}")
+    if argv is None:  # a process of its own
+        _offer_devices(os.environ)
     try:
         _run(name, rest)
     except KeyboardInterrupt:
@@ -81,6 +86,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         if debug:
             raise
         _fail(_one_line(error), getattr(error, "exit_code", USAGE_ERROR))
+
+
+def _offer_devices(environment: MutableMapping[str, str]) -> None:
+    """Let JAX run several fits beside each other on one processor, unless the user has chosen.
+
+    It reads the variable when it is imported. One computation still uses all cores;
+    several, each on its own device, share them without waiting for each other's products
+    (`benchmarks/hmc_devices.py`).
+    """
+    if "xla_force_host_platform_device_count" not in environment.get("XLA_FLAGS", ""):
+        environment.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))
 
 
 def _run(name: str, arguments: list[str]) -> None:

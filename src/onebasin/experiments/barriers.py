@@ -73,7 +73,7 @@ CPU_SIZES: dict[str, Any] = {
     "points": 9,
     "samples": 128,
     "few_samples": 32,
-    "train_examples": 10_000,
+    "train_examples": 5000,
 }
 MNIST_PART = Part(
     "mnist-mlp",
@@ -104,17 +104,17 @@ CPU = Barriers(
             accuracy=0.86,
             largest_barrier=0.02,
             largest_share=0.02,
-            **{**CPU_SIZES, "samples": 64},
+            **{**CPU_SIZES, "points": 5, "samples": 64},
         ),
         Part(
             "cifar10-mlp",
             presets.CIFAR10_COLD,
             presets.CPU_VI,
-            MAP(epochs=10),
+            presets.CPU_MAP,
             accuracy=0.45,
             largest_barrier=0.02,
             largest_share=0.02,
-            **{**CPU_SIZES, "points": 5, "samples": 32, "few_samples": 16, "train_examples": 5000},
+            **{**CPU_SIZES, "points": 5, "samples": 32, "few_samples": 16},
         ),
         Part(
             "cifar10-resnet20",

@@ -143,7 +143,7 @@ def _show_plan(rows: list[dict[str, Any]], *, every: bool) -> None:
     missing = "" if all(r["data"] == "here" for r in rows) else "; data not on this machine yet"
     sys.stdout.write(
         f"{len(rows)} stages, {len(rows) - len(left)} done; "
-        f"about {clock(sum(left))} left on two cores{missing}\n"
+        f"about {clock(sum(left))} left on this machine{missing}\n"
     )
     sys.stdout.flush()
 

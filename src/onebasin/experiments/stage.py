@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from onebasin.experiments.setting import Setting, fingerprint, is_here
+from onebasin.experiments.speed import speed
 
 RESULT = "result.json"
 PROGRESS_INTERVAL = 5.0  # seconds between two lines of progress
@@ -68,7 +69,8 @@ def step(
     """Make a function a stage function.
 
     `version` goes up whenever the function would give another result; `seconds(config)` estimates
-    the time on two cores; one that `resumes` is given the folder an earlier try left behind.
+    the time on the machine that `speed` compares with; one that `resumes` is given the folder an
+    earlier try left behind.
     """
 
     def mark(function: Callable) -> Callable:
@@ -108,7 +110,8 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        return float(self.function.seconds(self.config))
+        """About how long it will take on this machine."""
+        return float(self.function.seconds(self.config)) / speed()
 
     @property
     def data(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from onebasin.posterior import load, save
 
 POSTERIOR = "posterior.safetensors"
 
-# Floating-point operations per second on two cores: what the estimates of time assume.
+# Floating-point operations per second on the machine that `speed` compares with.
 TRAINING_RATE = {"mlp": 85e9, "lenet": 30e9, "resnet20": 31e9}
 FULL_BATCH_RATE = 140e9
 EVALUATION_RATE = {"mlp": 120e9, "lenet": 35e9, "resnet20": 35e9}

@@ -1,0 +1,70 @@
+"""Four chains on one device in turn, on two, and on a device each, as the command offers them.
+
+    python benchmarks/hmc_devices.py [--rounds 3]
+
+How many devices JAX makes of the processor is fixed when it starts, so every figure comes from a
+process of its own; they take turns. The fit is that of `reproduce table1 --preset cpu`, some steps
+of it. Writes results/hmc_devices.json.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from statistics import median
+
+import jax
+
+from inference import Chunk
+from machine import describe, interleaved, record
+from onebasin.experiments.draws import CPU
+from onebasin.experiments.setting import problem
+
+DEVICES = (1, 2, 4)
+STEPS = 100
+
+
+def milliseconds(data_chunk: int) -> float:
+    """Of one leapfrog step of all four chains, in this process."""
+    chunk = Chunk(problem(CPU.setting), replace(CPU.hmc, data_chunk=data_chunk), STEPS)
+    return 1e3 * median(interleaved({"chunk": chunk}, 3)["chunk"]) / STEPS
+
+
+def elsewhere(devices: int, data_chunk: int) -> float:
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
+    command = [sys.executable, __file__, "--here", str(data_chunk)]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--data-chunks", type=int, nargs="+", default=[1000, 3500])
+    parser.add_argument("--here", type=int, metavar="DATA_CHUNK", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here is not None:
+        print(milliseconds(options.here))
+        return
+    ways = [(devices, size) for size in options.data_chunks for devices in DEVICES]
+    taken: dict[tuple[int, int], list[float]] = {way: [] for way in ways}
+    for _ in range(options.rounds):
+        for way in ways:
+            taken[way].append(elsewhere(*way))
+            print(f"{way[0]} devices, chunks of {way[1]}: {taken[way][-1]:.1f} ms", flush=True)
+    figures = {
+        f"chunks of {size}": {
+            "milliseconds_per_step": {d: median(taken[d, size]) for d in DEVICES},
+            "one_device_over_four": median(
+                a / b for a, b in zip(taken[1, size], taken[4, size], strict=True)
+            ),
+        }
+        for size in options.data_chunks
+    }
+    setting = {"fit": CPU.title, "chains": CPU.hmc.chains, "rounds": options.rounds}
+    print(record("hmc_devices", {**setting, **figures, "jax": jax.__version__, **describe()}))
+
+
+if __name__ == "__main__":
+    main()
