@@ -9,6 +9,8 @@ import pytest
 
 from alignment_cases import gaussian, mlp_shapes, mlp_symmetry, random_like
 from onebasin.alignment import Objective, align
+from onebasin.alignment import moments as moments_module
+from onebasin.alignment.moments import read
 from onebasin.alignment.objective import OBJECTIVES, objective_named
 from onebasin.alignment.scores import ScoreTable
 from onebasin.posterior import LowRank, MeanField, Mixture, Samples
@@ -230,3 +232,36 @@ def test_a_new_objective_is_one_value(x64):
     assert objective_named(objective) is objective
     assert found.distance_after == pytest.approx(-found.score)
     assert found.distance_after < found.distance_before
+
+
+@pytest.mark.fast
+def test_what_was_read_of_a_posterior_is_read_anew_when_it_changes():
+    q, to = gaussian(SHAPES, 4), gaussian(SHAPES, 5)
+    sym = mlp_symmetry(q.mean)
+    first = align(q, to=to, symmetry=sym)
+    assert read(to) is read(to)
+    assert align(q, to=to, symmetry=sym).score == first.score
+    # A leaf is another array: within the same objects, as a careless user may do it.
+    to.mean["Dense_0"]["kernel"] = -to.mean["Dense_0"]["kernel"]
+    changed = jax.tree.map(jnp.copy, to)
+    expected = align(q, to=changed, symmetry=sym).score
+    assert expected != first.score
+    assert align(q, to=to, symmetry=sym).score == expected
+    to.std["Dense_1"]["bias"] = to.std["Dense_1"]["bias"].at[0].set(jnp.nan)
+    with pytest.raises(ValueError, match="target holds NaN or infinity in leaf 'std/Dense_1/bias'"):
+        align(q, to=to, symmetry=sym)
+    # NumPy arrays change where they lie, so they are always read.
+    loose = MeanField(*(jax.tree.map(np.array, tree) for tree in (q.mean, q.std)))
+    before = align(loose, to=changed, symmetry=sym).score
+    loose.mean["Dense_0"]["kernel"] *= -1
+    assert align(loose, to=changed, symmetry=sym).score != before
+
+
+@pytest.mark.fast
+def test_what_was_read_goes_with_its_posterior():
+    q = gaussian(SHAPES, 4)
+    mark = id(q)
+    read(q)
+    assert mark in moments_module._KEPT
+    del q
+    assert mark not in moments_module._KEPT

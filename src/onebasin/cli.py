@@ -9,7 +9,7 @@ from importlib import import_module
 USAGE_ERROR = 2
 INTERRUPTED = 130
 DEVICES = 4
-"""What the processor is given out as to JAX: chains and members each run on a device of their own."""
+"""As so many the processor is offered to JAX: chains and members run on a device each."""
 
 
 @dataclass(frozen=True)

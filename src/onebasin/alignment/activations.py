@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from onebasin.alignment.objective import FeaturePair, moments
+from onebasin.alignment.moments import moments
+from onebasin.alignment.objective import FeaturePair
 from onebasin.symmetry import Symmetry
 from onebasin.trees import Tree, leaf_paths
 

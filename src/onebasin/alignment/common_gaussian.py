@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onebasin.alignment.members import Match, Members, Sums, match, moved, zeros
-from onebasin.alignment.objective import Features, Moments
+from onebasin.alignment.moments import Moments
+from onebasin.alignment.objective import Features
 from onebasin.alignment.scores import Indices
 from onebasin.alignment.workers import Workers
 from onebasin.symmetry import Symmetry

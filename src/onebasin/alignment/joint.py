@@ -35,7 +35,8 @@ from onebasin.alignment.members import (
     square_norm,
     zeros,
 )
-from onebasin.alignment.objective import L2, W2, Features, Moments, objective_named
+from onebasin.alignment.moments import Moments
+from onebasin.alignment.objective import L2, W2, Features, objective_named
 from onebasin.alignment.scores import Indices
 from onebasin.alignment.workers import Report, Workers
 from onebasin.posterior.mean_field import MeanField

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from onebasin.alignment.objective import FeaturePair, moments
+from onebasin.alignment.moments import moments
+from onebasin.alignment.objective import FeaturePair
 from onebasin.posterior.low_rank import LowRank
 from onebasin.symmetry import Permutation, Symmetry
 from onebasin.symmetry.action import move_tree

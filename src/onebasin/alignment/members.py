@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from onebasin.alignment.descent import Matcher, Orders, Trace
-from onebasin.alignment.objective import FeaturePair, Features, Moments, check_alike, moments
+from onebasin.alignment.moments import Moments, check_alike, moments
+from onebasin.alignment.objective import FeaturePair, Features
 from onebasin.alignment.scores import Indices, ScoreTable
 from onebasin.posterior.samples import Samples
 from onebasin.symmetry import Permutation, Symmetry

@@ -20,48 +20,14 @@ and every distance below is a constant minus a multiple of it. m and s are mean 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from math import isfinite
 from typing import Any
 
-import jax
 import numpy as np
 
-from onebasin.posterior.mixture import Mixture
+from onebasin.alignment.moments import Moments, moments
 from onebasin.symmetry import Symmetry
-from onebasin.trees import Tree, first_non_finite, leaf_paths, shapes_by_path
 
 Features = tuple[Mapping[str, np.ndarray], ...]  # one mapping from leaf to array per feature
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Mean and deviation of every coordinate, as NumPy arrays by leaf."""
-
-    mean: Mapping[str, np.ndarray]
-    std: Mapping[str, np.ndarray] | None  # None for a single point
-
-    def deviations(self, objective: str, which: str) -> Mapping[str, np.ndarray]:
-        """The deviations, all positive, or an error that says where they are missing."""
-        if self.std is None:
-            others = "'l2' or 'w2'" if which == "target" else "'l2', 'w2' or 'log-density'"
-            raise ValueError(
-                f"objective '{objective}' divides by the deviations of the {which}, which is a "
-                f"single point; use {others}, or give a posterior"
-            )
-        for leaf, std in self.std.items():
-            if not (std > 0).all():
-                raise ValueError(
-                    f"objective '{objective}' divides by the deviations of the {which}, and leaf "
-                    f"'{leaf}' has one that is not positive; use 'w2' or 'l2'"
-                )
-        return self.std
-
-    def spread(self) -> Mapping[str, np.ndarray]:
-        """The deviations, zero for a single point."""
-        if self.std is None:
-            return {leaf: np.zeros_like(mean) for leaf, mean in self.mean.items()}
-        return self.std
 
 
 @dataclass(frozen=True)
@@ -115,113 +81,6 @@ class Objective:
             return self.distance(target, mover)
         del symmetry
         return -_dot(self.target(target), self.mover(mover))
-
-
-def moments(posterior: Any) -> Moments:
-    """Mean and deviation by leaf; a params tree is a point, and so is a single draw."""
-    if isinstance(posterior, Moments):
-        return posterior
-    if isinstance(posterior, Mixture):
-        raise ValueError(
-            "a Mixture has no single labelling of its units to align; align its components "
-            "with align_many, or align a MeanField made of its moments()"
-        )
-    if not hasattr(posterior, "moments"):
-        return Moments(_arrays(posterior), None)
-    if getattr(posterior, "num_draws", None) == 1:
-        return Moments(_arrays(posterior.draw(0)), None)
-    mean, std = posterior.moments()
-    return Moments(_arrays(mean), _arrays(std))
-
-
-def check_alike(q: Any, to: Any) -> None:
-    """Refuse two posteriors over different params, or with NaNs, naming the leaf."""
-    _check_shapes(q, to)
-    for name, posterior in (("posterior", q), ("target", to)):
-        _check_finite(name, posterior, jax.tree.leaves(posterior))
-
-
-def alike_moments(q: Any, to: Any, symmetry: Symmetry) -> tuple[Moments, Moments]:
-    """The moments of two posteriors that pass `check_alike`, with one look at every leaf.
-
-    They must be over the params of the symmetry.
-    """
-    found = moments(q), moments(to)
-    shapes = _sizes(found[0])
-    if shapes != _sizes(found[1]):
-        _check_shapes(q, to)
-    if shapes != symmetry.shapes:
-        symmetry.check_shapes(_like(q))
-    mine, theirs = _looked_at(q, found[0]), _looked_at(to, found[1])
-    alike = [a.size for a in mine] == [b.size for b in theirs]
-    # Products of the two show what is wrong on either side, at half the price of squares.
-    if not (alike and _all_finite(mine, theirs)):
-        _check_finite("posterior", q, mine)
-        _check_finite("target", to, theirs)
-    return found
-
-
-def _looked_at(posterior: Any, known: Moments) -> list[np.ndarray]:
-    state = map(np.asarray, jax.tree.leaves(getattr(posterior, "state", None)))
-    return [*known.mean.values(), *(known.std or {}).values(), *state]
-
-
-def _check_shapes(q: Any, to: Any) -> None:
-    if _shapes(q) != _shapes(to):
-        _name_the_difference(shapes_by_path(_like(q)), shapes_by_path(_like(to)))
-
-
-def _check_finite(name: str, posterior: Any, leaves: list[Any]) -> None:
-    # Sums of squares show whether anything may be wrong; what it is, is looked for only then.
-    bad = None if _all_finite(leaves, leaves) else first_non_finite(posterior)
-    if bad:
-        raise ValueError(f"the {name} holds NaN or infinity in leaf '{bad}'")
-
-
-def _all_finite(left: list[Any], right: list[Any]) -> bool:
-    """Whether every product of two leaves is finite; it is not if either holds NaN or infinity."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return all(isfinite(np.vdot(a, b)) for a, b in zip(left, right, strict=True))
-
-
-def _sizes(known: Moments) -> dict[str, tuple[int, ...]]:
-    return {leaf: mean.shape for leaf, mean in known.mean.items()}
-
-
-def _shapes(posterior: Any) -> Any:
-    leaves, structure = jax.tree.flatten(_like(posterior))
-    return structure, [np.shape(leaf) for leaf in leaves]
-
-
-def _name_the_difference(
-    shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
-) -> None:
-    for leaf in sorted(expected.keys() | shapes.keys()):
-        if leaf not in shapes or leaf not in expected:
-            where = "only the target has" if leaf not in shapes else "the target has no"
-            raise ValueError(f"these are posteriors of different networks: {where} leaf '{leaf}'")
-        if shapes[leaf] != expected[leaf]:
-            raise ValueError(
-                f"these are posteriors of different networks: leaf '{leaf}' has shape "
-                f"{shapes[leaf]} where the target has {expected[leaf]}"
-            )
-
-
-def _like(posterior: Any) -> Tree:
-    return posterior.like if hasattr(posterior, "like") else posterior
-
-
-def _arrays(tree: Tree) -> dict[str, np.ndarray]:
-    """Leaves by path as float32 or float64; views of JAX's own memory where that is possible."""
-    leaves, structure = jax.tree.flatten(tree)
-    arrays = [np.asarray(leaf) for leaf in leaves]
-    arrays = [a if a.dtype.char in "fd" else a.astype(np.float32) for a in arrays]
-    return dict(zip(_leaf_names(structure), arrays, strict=True))
-
-
-@lru_cache(maxsize=64)
-def _leaf_names(structure: Any) -> tuple[str, ...]:
-    return tuple(leaf_paths(jax.tree.unflatten(structure, range(structure.num_leaves))))
 
 
 def _each(function: Callable[..., np.ndarray], *trees: Mapping[str, np.ndarray]):

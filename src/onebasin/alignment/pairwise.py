@@ -11,9 +11,9 @@ import numpy as np
 
 from onebasin.alignment.descent import Descent, Matcher, Orders, Trace
 from onebasin.alignment.frank_wolfe import FrankWolfe
+from onebasin.alignment.moments import alike_moments
 from onebasin.alignment.objective import (
     Objective,
-    alike_moments,
     is_objective,
     objective_named,
 )

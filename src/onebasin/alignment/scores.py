@@ -62,16 +62,16 @@ class Panel:
         if self.included is None:
             moves = not _is_identity(new)
             for (target, mover), shift in zip(self.pairs, self.shifts, strict=True):
-                moved = mover.take(new, axis=self.axis) if moves else mover
+                moved = _taken(mover, new, self.axis) if moves else mover
                 self._accumulate(scores, target, _less(moved, shift, inplace=moves))
         else:
             (changed,) = np.nonzero(new != self.included)
             if len(changed) == 0:
                 return
             for target, mover in self.pairs:
-                moved = mover.take(new[changed], axis=self.axis)
-                moved -= mover.take(self.included[changed], axis=self.axis)
-                self._accumulate(scores, target.take(changed, axis=self.axis), moved)
+                moved = _taken(mover, new[changed], self.axis)
+                moved -= _taken(mover, self.included[changed], self.axis)
+                self._accumulate(scores, _taken(target, changed, self.axis), moved)
         self.included = np.array(new)
 
     def _accumulate(self, scores: np.ndarray, target: np.ndarray, mover: np.ndarray) -> None:
@@ -263,6 +263,11 @@ def _shift(mover: np.ndarray) -> float:
         return 0.0
     mean = float(mover.sum()) / mover.size
     return mean if mean**2 * mover.size > 0.01 * float(np.vdot(mover, mover)) else 0.0
+
+
+def _taken(array: np.ndarray, index: np.ndarray, axis: int) -> np.ndarray:
+    """Columns by indices that are known to be good: not to look again saves a quarter."""
+    return array.take(index, axis=axis, mode="wrap")
 
 
 def _is_identity(index: np.ndarray) -> bool:

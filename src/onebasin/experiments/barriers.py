@@ -110,7 +110,7 @@ CPU = Barriers(
             "cifar10-mlp",
             presets.CIFAR10_COLD,
             presets.CPU_VI,
-            presets.CPU_MAP,
+            MAP(epochs=10),
             accuracy=0.45,
             largest_barrier=0.02,
             largest_share=0.02,

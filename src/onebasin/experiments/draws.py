@@ -178,14 +178,14 @@ TOY = Sources(
 CPU = Sources(
     Setting("mnist", width=128, depth=1, prior_variance=1.0, limit=7000),
     HMC(
-        draws=150,
+        draws=160,
         warmup=10,
         chains=4,
         leapfrog_steps=325,
         step_size=4.6e-3,
         adapt_step_size=False,
         masses=(("Dense_1/kernel", 2.0), ("Dense_1/bias", 2.0)),
-        data_chunk=3500,
+        data_chunk=1000,
     ),
     Ensemble(members=5, epochs=50, batch_size=100, learning_rate=1e-3, schedule="constant"),
     VI(epochs=300, batch_size=100, learning_rate=1e-3, antithetic=True),
