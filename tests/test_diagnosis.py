@@ -137,6 +137,26 @@ def test_projections_are_those_of_a_dense_principal_component_analysis(x64):
 
 
 @pytest.mark.fast
+def test_draws_that_a_chain_repeats_count_once_for_the_directions(x64):
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(8, 5))
+    # Draw 2 is repeated in its chain; draw 4, the first of the second chain, equals the last of the
+    # first: another chain's draw is not a repetition.
+    values[4] = values[3]
+    times = np.array([1, 1, 6, 1, 1, 1, 1, 1])
+    chain = np.repeat([0, 1], 4)
+    plain = geometry(Samples({"w": jnp.asarray(values)}, chain))
+    picks = np.repeat(np.arange(8), times)
+    repeated = geometry(Samples({"w": jnp.asarray(values[picks])}, chain[picks]))
+    np.testing.assert_allclose(repeated.scores, plain.scores[picks], atol=1e-9)
+    np.testing.assert_allclose(repeated.explained, plain.explained, rtol=1e-9)
+    centred = values[picks] - values[picks].mean(0)
+    means = [centred[chain[picks] == c] for c in (0, 1)]
+    between = sum(len(m) * (m.mean(0) ** 2).sum() for m in means) / (centred**2).sum()
+    assert repeated.between == pytest.approx(between, rel=1e-9)
+
+
+@pytest.mark.fast
 def test_folding_ratio_and_its_null():
     rng = np.random.default_rng(0)
     shape = (2, 200, 3000)

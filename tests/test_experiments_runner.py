@@ -11,10 +11,12 @@ import pytest
 
 from onebasin import cli
 from onebasin.experiments import EXPERIMENTS, get_experiment
+from onebasin.experiments import stage as stage_module
 from onebasin.experiments.claims import Requirement, judge, plus_minus
 from onebasin.experiments.curves import Curve
 from onebasin.experiments.runner import Run, clock
 from onebasin.experiments.setting import SHAPES, TRAIN_EXAMPLES, Setting, gradient_flops
+from onebasin.experiments.speed import speed
 from onebasin.experiments.stage import Stage, encode, step
 from onebasin.experiments.steps import Fit, finite, fits
 from onebasin.inference.methods import VI
@@ -318,3 +320,12 @@ def test_a_barrier_is_clearly_below_another_by_two_errors_of_the_difference():
     assert curve(0.1, 0.4).clearly_below(curve(1.2, 0.3))
     assert not curve(0.3, 0.4).clearly_below(curve(1.2, 0.3))
     assert not curve(1.2, 0.3).clearly_below(curve(0.1, 0.4))
+
+
+def test_estimates_are_about_this_machine(monkeypatch):
+    """Twice as fast, half as long; and the machine's own rate is a plausible one."""
+    stage = Stage(make, Number(3))
+    for faster in (1.0, 2.0):
+        monkeypatch.setattr(stage_module, "speed", lambda faster=faster: faster)
+        assert stage.seconds == stage.function.seconds(stage.config) / faster
+    assert 0.001 < speed() < 1e5

@@ -19,6 +19,7 @@ from fit_process import problem
 from onebasin.inference.checkpoint import CheckpointError, read_checkpoint
 from onebasin.inference.fit import NonFiniteLossError, fit
 from onebasin.inference.methods import HMC, MAP, VI, Ensemble
+from onebasin.inference.progress import describe
 from onebasin.inference.signals import FitInterrupted
 from onebasin.posterior import read_header
 from onebasin.problem import Problem
@@ -270,3 +271,11 @@ def test_progress_in_plain_lines_and_history(tmp_path, capsys):
     assert [row["step"] for row in rows] == [20, 40]
     fit(problem(), method, key=jax.random.key(0), progress="bar", chunk_steps=20)
     assert "40/40" in capsys.readouterr().err
+
+
+def test_progress_says_nothing_of_trajectories_when_none_has_ended():
+    row = {"step": 3, "loss": [0.5, 0.7], "acceptance": [0.0, 0.0], "transitions": [0.0, 0.0]}
+    assert describe(row) == "loss 0.6"
+    ended = {**row, "acceptance": [0.9, 0.7], "transitions": [1.0, 1.0]}
+    assert describe(ended) == "loss 0.6  acceptance 0.8  transitions 1"
+    assert describe({"step": 3, "loss": [0.5]}) == "loss 0.5"

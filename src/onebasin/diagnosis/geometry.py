@@ -21,7 +21,7 @@ class Geometry:
     scores: np.ndarray = field(repr=False)
     """Coordinates [draws, directions] in the directions of greatest variance."""
     explained: np.ndarray
-    """The share of all variance that each of the directions explains."""
+    """The share of the variance of the distinct draws that each of the directions explains."""
     between: float
     """The share of all variance that lies between the means of chains."""
     between_expected: float
@@ -33,21 +33,25 @@ def geometry(samples: Samples, directions: int = 2) -> Geometry:
 
     With the centred draws as rows X and XXᵀ = U diag(λ) Uᵀ, the coordinates are U √λ, as those of
     a principal component analysis. Signs are chosen so that the largest coordinate is positive.
-    The variance between chains is Σ_c n_c ‖μ_c − μ‖², over Σ ‖θ − μ‖².
+    A draw that a chain repeats (HMC does when it rejects) counts once for the directions: among
+    many weights that only the prior holds, one that is repeated often would be a direction itself.
+    The variance between chains is Σ_c n_c ‖μ_c − μ‖², over Σ ‖θ − μ‖², of all draws.
     """
     inner = gram(samples)
-    values, vectors = np.linalg.eigh(inner)
+    chain = np.asarray(samples.chain)
+    first, once = np.unique(_repeats(samples), return_inverse=True)
+    distinct = _centred(inner[np.ix_(first, first)])
+    values, vectors = np.linalg.eigh(distinct)
     top = np.argsort(-values)[:directions]
     scores = vectors[:, top] * np.sqrt(np.maximum(values[top], 0.0))
     flip = np.take_along_axis(scores, np.abs(scores).argmax(0)[None], axis=0) < 0
-    scores = np.where(flip, -scores, scores)
-    total = float(np.trace(inner))
-    chain = np.asarray(samples.chain)
+    scores = np.where(flip, -scores, scores)[once]
+    total, spread = float(np.trace(inner)), float(np.trace(distinct))
     between = sum(inner[np.ix_(own, own)].sum() / own.sum() for own in _members(chain))
     count, chains = len(chain), len(np.unique(chain))
     return Geometry(
         scores=scores,
-        explained=np.maximum(values[top], 0.0) / total if total > 0 else np.zeros(len(top)),
+        explained=np.maximum(values[top], 0.0) / spread if spread > 0 else np.zeros(len(top)),
         between=float(between / total) if total > 0 else 0.0,
         between_expected=(chains - 1) / max(count - 1, 1),
     )
@@ -63,8 +67,25 @@ def gram(samples: Samples) -> np.ndarray:
             rows = rows - rows.mean(0, dtype=np.float64).astype(rows.dtype)
             total += rows @ rows.T
     # Centred once more: what rounding left of the mean would be a direction of its own.
-    total -= total.mean(0, keepdims=True)
-    return total - total.mean(1, keepdims=True)
+    return _centred(total)
+
+
+def _centred(inner: np.ndarray) -> np.ndarray:
+    """Inner products about the mean of the draws, whatever point they were about."""
+    inner = inner - inner.mean(0, keepdims=True)
+    return inner - inner.mean(1, keepdims=True)
+
+
+def _repeats(samples: Samples) -> np.ndarray:
+    """For every draw the first of the equal draws of its chain that it stands in a row with."""
+    chain = np.asarray(samples.chain)
+    equal = chain[1:] == chain[:-1]
+    for leaf in jax.tree.leaves(samples.draws):
+        flat = np.asarray(leaf).reshape(samples.num_draws, -1)
+        for i in np.flatnonzero(equal):
+            equal[i] = np.array_equal(flat[i], flat[i + 1])
+    starts = np.concatenate([[True], ~equal])
+    return np.maximum.accumulate(np.where(starts, np.arange(len(chain)), 0))
 
 
 def _members(chain: np.ndarray) -> list[np.ndarray]:

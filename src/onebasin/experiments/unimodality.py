@@ -55,7 +55,7 @@ CPU = Unimodality(draws.CPU, Diagnose(draws.CPU.setting, examples=5000), 0.1, 0.
 PAPER = Unimodality(draws.PAPER, Diagnose(draws.PAPER.setting), 0.1, 0.05)
 
 
-@step(version=1, seconds=lambda config: 60.0 if config.setting.data != "digits" else 5.0)
+@step(version=2, seconds=lambda config: 60.0 if config.setting.data != "digits" else 5.0)
 def diagnose_chains(config: Diagnose, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     task = problem(config.setting)
     found = diagnose(

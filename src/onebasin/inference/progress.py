@@ -30,10 +30,16 @@ def check_style(style: str) -> None:
 
 
 def describe(row: dict[str, Any]) -> str:
-    """The figures of a history row as text; several lanes as their mean."""
+    """The figures of a history row as text; several lanes as their mean.
+
+    Trajectories can be longer than a chunk: a row in which none ended says nothing of them.
+    """
     words = []
+    unsaid = {"step", "seconds"}
+    if not np.any(row.get("transitions", 1)):
+        unsaid |= {"transitions", "acceptance", "divergences"}
     for name, value in row.items():
-        if name in ("step", "seconds"):
+        if name in unsaid:
             continue
         mean = float(np.mean(value))
         if name == "accuracy":
