@@ -34,7 +34,7 @@ def milliseconds(data_chunk: int) -> float:
 def elsewhere(devices: int, data_chunk: int) -> float:
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
     command = [sys.executable, __file__, "--here", str(data_chunk)]
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout)
 
 
