@@ -1,6 +1,7 @@
 """Every score against the definition of the distance it stands for."""
 
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -255,6 +256,31 @@ def test_what_was_read_of_a_posterior_is_read_anew_when_it_changes():
     before = align(loose, to=changed, symmetry=sym).score
     loose.mean["Dense_0"]["kernel"] *= -1
     assert align(loose, to=changed, symmetry=sym).score != before
+
+
+class Pair(NamedTuple):
+    """A posterior of the user's own, of a kind that no weak reference can follow."""
+
+    mean: Any
+    std: Any
+
+    @property
+    def like(self):
+        return self.mean
+
+    def moments(self):
+        return self.mean, self.std
+
+
+@pytest.mark.fast
+def test_posteriors_of_any_kind_and_arrays_that_are_gone():
+    q, to = gaussian(SHAPES, 4), gaussian(SHAPES, 5)
+    sym = mlp_symmetry(q.mean)
+    expected = align(q, to=to, symmetry=sym).score
+    assert align(q, to=Pair(to.mean, to.std), symmetry=sym).score == expected
+    to.mean["Dense_0"]["kernel"].delete()
+    with pytest.raises(RuntimeError, match="deleted"):
+        align(q, to=to, symmetry=sym)
 
 
 @pytest.mark.fast

@@ -154,6 +154,11 @@ def test_draws_that_a_chain_repeats_count_once_for_the_directions(x64):
     means = [centred[chain[picks] == c] for c in (0, 1)]
     between = sum(len(m) * (m.mean(0) ** 2).sum() for m in means) / (centred**2).sum()
     assert repeated.between == pytest.approx(between, rel=1e-9)
+    still = geometry(Samples({"w": jnp.ones((6, 3))}, np.repeat([0, 1], 3)))
+    np.testing.assert_array_equal(still.scores, np.zeros((6, 2)))
+    np.testing.assert_array_equal(still.explained, [0.0, 0.0])
+    stuck = geometry(Samples({"w": jnp.ones((6, 3))}, np.zeros(6, int)))
+    assert stuck.scores.shape == (6, 2)
 
 
 @pytest.mark.fast

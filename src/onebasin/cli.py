@@ -9,7 +9,7 @@ from importlib import import_module
 USAGE_ERROR = 2
 INTERRUPTED = 130
 DEVICES = 4
-"""As so many the processor is offered to JAX: chains and members run on a device each."""
+"""As so many the processor is offered to JAX: chains and members are spread over them."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """What alignment reads of a posterior: mean and deviation of every coordinate, as NumPy arrays.
 
 A narrow network has hundreds of small leaves, and reading and checking them takes as long as many
-products of its weights. JAX's arrays never change, so what was read of a posterior is kept beside
-it for as long as its leaves are the very same objects: the target of many alignments is read once.
+products of its weights. JAX's arrays do not change, so what was read of a posterior is kept for as
+long as it lives and its leaves are the very same objects: the target of many alignments is read
+once. (Who writes into the memory of a JAX array, as DLPack allows, has to make a new posterior.)
 """
 
+import contextlib
 import operator
 import weakref
 from collections.abc import Mapping
@@ -107,7 +109,7 @@ def read(posterior: Any) -> Reading:
     owner, kept = _KEPT.get(id(posterior), (None, None))
     if owner is not None and kept is not None and owner() is posterior:
         same = structure == kept.structure and all(map(operator.is_, leaves, kept.leaves))
-        if same:
+        if same and not any(leaf.is_deleted() for leaf in leaves):
             return kept
     found = moments(posterior)
     state = map(np.asarray, jax.tree.leaves(getattr(posterior, "state", None)))
@@ -117,7 +119,8 @@ def read(posterior: Any) -> Reading:
     # NumPy arrays may change where they lie, and trees of params cannot be followed.
     if hasattr(posterior, "moments") and all(isinstance(leaf, jax.Array) for leaf in leaves):
         mark = id(posterior)
-        _KEPT[mark] = weakref.ref(posterior, lambda _: _KEPT.pop(mark, None)), reading
+        with contextlib.suppress(TypeError):  # of a kind that cannot be followed either
+            _KEPT[mark] = weakref.ref(posterior, lambda _: _KEPT.pop(mark, None)), reading
     return reading
 
 

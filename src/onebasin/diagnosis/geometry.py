@@ -46,12 +46,15 @@ def geometry(samples: Samples, directions: int = 2) -> Geometry:
     scores = vectors[:, top] * np.sqrt(np.maximum(values[top], 0.0))
     flip = np.take_along_axis(scores, np.abs(scores).argmax(0)[None], axis=0) < 0
     scores = np.where(flip, -scores, scores)[once]
+    # Chains that hardly move have fewer directions than are asked for: nothing lies along the rest.
+    missing = min(directions, len(chain)) - len(top)
+    scores, along = np.pad(scores, ((0, 0), (0, missing))), np.pad(values[top], (0, missing))
     total, spread = float(np.trace(inner)), float(np.trace(distinct))
     between = sum(inner[np.ix_(own, own)].sum() / own.sum() for own in _members(chain))
     count, chains = len(chain), len(np.unique(chain))
     return Geometry(
         scores=scores,
-        explained=np.maximum(values[top], 0.0) / spread if spread > 0 else np.zeros(len(top)),
+        explained=np.maximum(along, 0.0) / spread if spread > 0 else np.zeros(len(along)),
         between=float(between / total) if total > 0 else 0.0,
         between_expected=(chains - 1) / max(count - 1, 1),
     )

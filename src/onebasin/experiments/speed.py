@@ -19,7 +19,10 @@ ROWS, WIDTH = 4096, 512
 
 @cache
 def speed() -> float:
-    """This machine's rate of matrix products over the reference's; about a tenth of a second."""
+    """This machine's rate of matrix products over the reference's; about a tenth of a second.
+
+    Other work that goes on meanwhile makes the machine look as much slower as it is just then.
+    """
     a, b = jnp.ones((ROWS, WIDTH)), jnp.ones((WIDTH, WIDTH))
     product = jax.jit(jnp.matmul).lower(a, b).compile()
     product(a, b).block_until_ready()
@@ -28,5 +31,4 @@ def speed() -> float:
         began = time.perf_counter()
         product(a, b).block_until_ready()
         taken.append(time.perf_counter() - began)
-    # The quickest: whatever else runs now need not run for the whole of an experiment.
     return 2 * ROWS * WIDTH * WIDTH / min(taken) / REFERENCE
