@@ -9,10 +9,10 @@ pass from the input. What counts is the time until the score is within 1e-4 of t
 final score; the same is given for the stricter 1e-4 of what the plain run gained. All are also
 timed in CPU seconds, which other work on the machine disturbs less. Until then neither side pays
 for the score of where it began: the plain run's clock stands while it scores, and a descent scores
-its start last. Nor for reading the weights: the plain run's clock starts after it, and ours are warm
-calls, for which posteriors that were aligned before are not read again; `first_call` is the one from
-the same start with posteriors that are new to it. `--starts` adds, on its own clock, the best of several starts against the plain
-algorithm's best over 5 random orders.
+its start last. Nor for reading the weights: the plain run's clock starts after it, and ours are
+warm calls, for which posteriors that were aligned before are not read again; `first_call` is the
+one from the same start with posteriors that are new to it. `--starts` adds, on its own clock, the
+best of several starts against the plain algorithm's best over 5 random orders.
 """
 
 import argparse
