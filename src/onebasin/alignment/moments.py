@@ -112,9 +112,11 @@ def read(posterior: Any) -> Reading:
         if same and not any(leaf.is_deleted() for leaf in leaves):
             return kept
     found = moments(posterior)
-    state = map(np.asarray, jax.tree.leaves(getattr(posterior, "state", None)))
-    arrays = [*found.mean.values(), *(found.std or {}).values(), *state]
-    finite = _squares_are_finite(arrays) or first_non_finite(posterior) is None
+    state = [np.asarray(leaf) for leaf in jax.tree.leaves(getattr(posterior, "state", None))]
+    means, stds = found.mean.values(), (found.std or found.mean).values()
+    # Products of means and deviations show what is wrong with either, at half the price of squares.
+    looks_good = _all_finite([*means, *state], [*stds, *state])
+    finite = looks_good or first_non_finite(posterior) is None
     reading = Reading(leaves, structure, found, finite)
     # NumPy arrays may change where they lie, and trees of params cannot be followed.
     if hasattr(posterior, "moments") and all(isinstance(leaf, jax.Array) for leaf in leaves):
@@ -131,7 +133,7 @@ def _check_shapes(q: Any, to: Any) -> None:
 
 def _check_finite(name: str, posterior: Any, leaves: list[Any]) -> None:
     # Sums of squares show whether anything may be wrong; what it is, is looked for only then.
-    bad = None if _squares_are_finite(leaves) else first_non_finite(posterior)
+    bad = None if _all_finite(leaves, leaves) else first_non_finite(posterior)
     if bad:
         _refuse(name, bad)
 
@@ -140,9 +142,10 @@ def _refuse(name: str, leaf: str | None) -> None:
     raise ValueError(f"the {name} holds NaN or infinity in leaf '{leaf}'")
 
 
-def _squares_are_finite(leaves: list[Any]) -> bool:
+def _all_finite(left: list[Any], right: list[Any]) -> bool:
+    """Whether every product of two leaves is finite; it is not if either holds NaN or infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return all(isfinite(np.vdot(leaf, leaf)) for leaf in leaves)
+        return all(isfinite(np.vdot(a, b)) for a, b in zip(left, right, strict=True))
 
 
 def _sizes(known: Moments) -> dict[str, tuple[int, ...]]:
