@@ -119,7 +119,8 @@ def read(posterior: Any) -> Reading:
     finite = looks_good or first_non_finite(posterior) is None
     reading = Reading(leaves, structure, found, finite)
     # NumPy arrays may change where they lie, and trees of params cannot be followed.
-    if hasattr(posterior, "moments") and all(isinstance(leaf, jax.Array) for leaf in leaves):
+    lasting = all(issubclass(kind, jax.Array) for kind in set(map(type, leaves)))
+    if lasting and hasattr(posterior, "moments"):
         mark = id(posterior)
         with contextlib.suppress(TypeError):  # of a kind that cannot be followed either
             _KEPT[mark] = weakref.ref(posterior, lambda _: _KEPT.pop(mark, None)), reading
