@@ -92,8 +92,7 @@ def _offer_devices(environment: MutableMapping[str, str]) -> None:
     """Let JAX run several fits beside each other on one processor, unless the user has chosen.
 
     It reads the variable when it is imported. One computation still uses all cores;
-    several, each on its own device, share them without waiting for each other's products
-    (`benchmarks/hmc_devices.py`).
+    several are quicker each on its own device than one after another (`benchmarks/hmc_devices.py`).
     """
     if "xla_force_host_platform_device_count" not in environment.get("XLA_FLAGS", ""):
         environment.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))
