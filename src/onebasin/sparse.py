@@ -17,7 +17,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from onebasin.posterior.files import PosteriorFileError, write_atomically
+from onebasin.atomic import write_atomically
+from onebasin.posterior.files import PosteriorFileError
 from onebasin.posterior.structure import describe, rebuild
 from onebasin.pruning import Pruned
 from onebasin.trees import first_non_finite, leaves_by_path, shapes_by_path

@@ -25,10 +25,10 @@ from typing import Any
 import jax
 
 from onebasin import __version__
+from onebasin.atomic import write_atomically
 from onebasin.experiments.stage import RESULT, Stage, Work
 from onebasin.inference.methods import to_config
 from onebasin.posterior import read_header
-from onebasin.posterior.files import write_atomically
 
 
 @dataclass(frozen=True)

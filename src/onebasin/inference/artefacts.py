@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from onebasin.atomic import sweep_parts
+
 Pathlike = str | os.PathLike[str]
 
 
@@ -70,8 +72,7 @@ class Files:
         """Remove the half-written files a killed process left beside these names."""
         for path in (self.checkpoint, *self.outs()):
             if path is not None:
-                for part in path.parent.glob(f".{path.name}.*.part"):
-                    part.unlink(missing_ok=True)
+                sweep_parts(path)
 
     def clear(self) -> None:
         """Forget an earlier fit under these names."""

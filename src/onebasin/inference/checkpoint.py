@@ -15,7 +15,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from onebasin.posterior.files import read_header, write_atomically
+from onebasin.atomic import write_atomically
+from onebasin.posterior.files import read_header
 from onebasin.trees import Tree, first_difference, leaves_by_path, shapes_by_path
 
 FORMAT = "onebasin-checkpoint"

@@ -8,7 +8,6 @@ and free provenance. Anyone can read the arrays with the safetensors library alo
 
 import json
 import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from onebasin.atomic import write_atomically
 from onebasin.posterior.low_rank import LowRank
 from onebasin.posterior.mean_field import MeanField
 from onebasin.posterior.mixture import Mixture
@@ -89,24 +89,6 @@ def save(
     }
     write_atomically(path, lambda part: save_file(tensors, part, metadata=header))
     return path
-
-
-def write_atomically(path: Path, write: Any) -> None:
-    """Let `write` fill a file beside `path`, flush it to disk, then rename it into place."""
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    try:
-        write(part)
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
-        # mkstemp files are private; the result gets the permissions any new file would have.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(part, 0o666 & ~mask)
-        os.replace(part, path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
 
 
 def load(path: str | os.PathLike[str], like: Tree = None) -> Any:
