@@ -22,6 +22,7 @@ from onebasin.inference.methods import VI
 from onebasin.posterior import load, save
 
 JOINTLY = "w2, jointly with others"
+SHOWN = ("as fitted", "w2", "w2 and repaired", "activations and repaired")  # in the figures
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,13 @@ class Part:
     """So many posteriors are aligned jointly; 0 for none."""
     repair_examples: int = 1000
     """Training images over which the units' statistics are restored."""
+    together: int = 0
+    """So many fits in one program; 0 for each on its own."""
 
 
 @dataclass(frozen=True)
 class CIFAR100:
     parts: tuple[Part, ...]
-    together: int = 0
 
 
 TOY = CIFAR100(
@@ -60,6 +62,7 @@ TOY = CIFAR100(
             Sizes(9, 32),
             none=0.05,
             random_starts=2,
+            together=presets.TOGETHER,
         ),
         Part(
             "wider-mlp",
@@ -70,9 +73,9 @@ TOY = CIFAR100(
             none=0.05,
             searches=False,
             jointly=0,
+            together=presets.TOGETHER,
         ),
     ),
-    together=presets.TOGETHER,
 )
 CPU = CIFAR100(
     (
@@ -159,18 +162,20 @@ def align_jointly(config: Jointly, inputs: dict[str, Path], work: Work) -> dict[
 
 
 def plan(config: CIFAR100) -> dict[str, Plan]:
-    return {part.name: _plan(part, config.together) for part in config.parts}
+    return {part.name: _plan(part) for part in config.parts}
 
 
-def _plan(part: Part, together: int) -> dict[str, Stage]:
-    q0, q1, *others = fits(part.setting, part.vi, max(2, part.jointly), together=together)
+def _plan(part: Part) -> dict[str, Stage]:
+    count = max(2, part.jointly)
+    q0, q1, *others = fits(part.setting, part.vi, count, together=part.together)
     measure = part.sizes.measure(part.setting)
     repaired = replace(measure, path="repaired", repair_examples=part.repair_examples)
     stages = {"before": measured(measure, q0, q1)}
     for name, how in variants(part).items():
         moved = aligned(how, q0, q1)
         stages[f"align: {name}"] = moved
-        stages[name] = measured(repaired if name == "w2" else measure, q0, moved[POSTERIOR])
+        how_measured = repaired if name in ("w2", "activations") else measure
+        stages[name] = measured(how_measured, q0, moved[POSTERIOR])
     if others:
         files = {f"q{i}": file for i, file in enumerate([q0, q1, *others])}
         moved = Stage(align_jointly, Jointly(part.setting), files)
@@ -191,7 +196,7 @@ def conclude(config: CIFAR100, outcomes: Mapping[str, Outcomes]) -> Findings:
             continue
         title = f"{part.setting.title}, test data"
         tables.append(barrier_table(title, curves, str(part.sizes)))
-        shown = {k: curves[k] for k in ("as fitted", "w2", "w2 and repaired")}
+        shown = {k: curves[k] for k in SHOWN if k in curves}
         alt = ", ".join(f"{k}: barrier {c.barrier_text} nats" for k, c in curves.items())
         pictures.append(Picture(part.name, title, alt, curves_figure(shown)))
     claims += [
