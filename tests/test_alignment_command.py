@@ -69,6 +69,46 @@ def test_draws_of_one_file(tmp_path, capsys):
     assert load(tmp_path / "aligned.safetensors").num_draws == 5
 
 
+@pytest.fixture
+def planted(tmp_path):
+    """Files of a posterior over digits, and of a copy with its units in another order."""
+    network = to_config(MLP(widths=(8, 6), num_classes=10), input_shape=(8, 8, 1))
+    q = gaussian(mlp_shapes((8, 6), inputs=64, outputs=10), 0)
+    first = save(tmp_path / "first.safetensors", q, network=network)
+    symmetry = network_symmetry(*file_network(first))
+    copy = symmetry.act(symmetry.random(key=jax.random.key(1)), q)
+    return first, save(tmp_path / "copy.safetensors", copy, network=network)
+
+
+@pytest.mark.parametrize("objective", ["activations", "correlations"])
+def test_by_what_units_do_on_data(planted, tmp_path, capsys, objective):
+    first, copy = planted
+    out = tmp_path / "moved.safetensors"
+    run(Align((copy,), out, to=first, objective=objective, data="digits", json=True))
+    assert same_tree(load(out), load(first))
+    report = json.loads(capsys.readouterr().out)
+    assert report["objective"] == objective
+    assert report["files"][0]["distance_before"] > 0.1
+    assert report["files"][0]["distance_after"] == pytest.approx(0, abs=1e-6)
+
+
+def test_data_are_refused_where_they_make_no_sense(files, planted, tmp_path):
+    out = tmp_path / "moved.safetensors"
+    first, copy = planted
+    by_units = {"objective": "correlations", "data": "digits"}
+    with pytest.raises(ValueError, match="compares units on data; name them with --data"):
+        run(Align((copy,), out, to=first, objective="correlations"))
+    with pytest.raises(ValueError, match="w2 uses no data; drop --data"):
+        run(Align((copy,), out, to=first, data="digits"))
+    with pytest.raises(ValueError, match="is for one target; name it with --to"):
+        run(Align((first, copy), tmp_path / "both", **by_units))
+    with pytest.raises(ValueError, match="--examples is 0"):
+        run(Align((copy,), out, to=first, examples=0, **by_units))
+    with pytest.raises(ValueError, match=r"takes inputs of shape \(5,\) and digits has \(8"):
+        run(Align((files[1],), out, to=files[0], **by_units))
+    assert not out.exists()
+
+
 def test_refused_before_anything_is_written(files, tmp_path):
     out = tmp_path / "moved.safetensors"
     other, network = posterior(widths=(8, 7))

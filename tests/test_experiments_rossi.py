@@ -29,10 +29,10 @@ def test_barriers(folder):
         assert curves[f"l2-{split}"]["barrier"] <= 0.1 * unaligned
         assert curves[f"mixture-{split}"]["barrier"] == pytest.approx(0, abs=1e-6)
         assert min(curves[f"unaligned-{split}"]["accuracy"][i] for i in (0, -1)) >= 0.95
-        matched = curves[f"activations-{split}"]
+        matched = curves[f"correlations-{split}"]
         assert matched["plain"]["barrier"] <= 0.2 * unaligned
         # Which of the two leaves less, the claim must take from the numbers.
-        (text,) = (t for t in found if "activations" in t and f"{split} data" in t)
+        (text,) = (t for t in found if "Correlations" in t and f"{split} data" in t)
         gain = repaired["plain"]["barrier"] - matched["plain"]["barrier"]
         errors = (repaired["plain"]["barrier_stderr"], matched["plain"]["barrier_stderr"])
         expected = SMALLER if gain > 2 * math.hypot(*errors) else "does not hold"

@@ -127,16 +127,18 @@ def run(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_barrier_command_reports_before_and_after_alignment(files, tmp_path, capsys):
+@pytest.mark.parametrize("objective", ["w2", "correlations"])
+def test_barrier_command_reports_before_and_after_alignment(files, tmp_path, capsys, objective):
     figure = tmp_path / "barrier.svg"
     found = run(
-        capsys, "barrier", *files, "--align", "w2", "--repair", "--points", "3", "--samples", "4",
-        "--limit", "100", "--split", "test", "train", "--figure", str(figure), "--json",
+        capsys, "barrier", *files, "--align", objective, "--repair", "--points", "3",
+        "--samples", "4", "--limit", "100", "--split", "test", "train",
+        "--figure", str(figure), "--json",
     )  # fmt: skip
     by_name = {(r["split"], r["ends"]): r for r in found["results"]}
     assert len(by_name) == 4
     # Aligned, it is the same posterior again: nothing is left to repair, nothing to climb.
-    aligned = by_name["test", "aligned (w2)"]
+    aligned = by_name["test", f"aligned ({objective})"]
     assert abs(aligned["largest_excess"]) < 1e-4
     assert "plain" in aligned
     assert found["alignment"]["transpositions"] > 0

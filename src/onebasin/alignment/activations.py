@@ -69,6 +69,17 @@ class Activations:
         return z
 
 
+BY_DATA = ("activations", "correlations")
+"""Names of objectives that need a network and inputs: plain inner products, and correlations."""
+
+
+def objective_on(name: str, apply: Callable[..., Any], x: Any) -> Any:
+    """The objective of a name, with the network and the inputs if it is one of `BY_DATA`."""
+    if name not in BY_DATA:
+        return name
+    return Activations(apply, x, correlation=name == "correlations", name=name)
+
+
 def _point(posterior: Any) -> tuple[Tree, Tree]:
     """The params whose activations stand for a posterior (its mean), and its state."""
     state = getattr(posterior, "state", None)

@@ -12,7 +12,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-ObjectiveName = Literal["w2", "l2", "kl", "reverse-kl", "kl-reduced", "log-density"]
+from onebasin.evaluation.command import DataName
+
+ObjectiveName = Literal[
+    "w2", "l2", "kl", "reverse-kl", "kl-reduced", "log-density", "activations", "correlations"
+]
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,14 @@ class Align:
     to: Path | None = None
     """Posterior file to move them to."""
     objective: ObjectiveName = "w2"
-    """What is made as close as possible."""
+    """What is made as close as possible. Activations and correlations of units are taken on data
+    (--data); in residual networks they find more than weights do."""
+    data: DataName | None = None
+    """Data set on whose training examples units are compared."""
+    root: Path | None = None
+    """Folder with its published files; by default that in ONEBASIN_DATA, then the cache."""
+    examples: int = 1000
+    """So many of them."""
     starts: tuple[Literal["auto", "forward", "identity", "random", "shaken"], ...] = ("auto",)
     """Where to begin; the best end is kept. Several "random" are several starts; "shaken" begins
     at the best end so far with some units shuffled."""
@@ -57,15 +68,18 @@ def run(config: Align) -> None:
         raise ValueError("name at least one posterior file to align")
     if config.to is None and (config.search or config.starts != ("auto",)):
         raise ValueError("--starts and --search are for one target; name it with --to")
+    _check_data_options(config)
     outs = _outputs(config)
     headers = _checked_headers(config)
     from onebasin.commands.symmetry import file_network, network_symmetry
     from onebasin.posterior import load
 
-    symmetry = network_symmetry(*file_network(config.files[0]))
+    network, input_shape = file_network(config.files[0])
+    objective = _objective(config, network, input_shape)
+    symmetry = network_symmetry(network, input_shape)
     loaded = {path: load(path) for path in headers}
     if config.to is not None:
-        reports = _to_one(config, symmetry, loaded, headers, outs)
+        reports = _to_one(config, objective, symmetry, loaded, headers, outs)
     else:
         reports = _jointly(config, symmetry, loaded, headers, outs)
     if config.json:
@@ -73,6 +87,34 @@ def run(config: Align) -> None:
         return
     for line in reports["files"]:
         sys.stdout.write(_sentence(line, reports["objective"]))
+
+
+def _check_data_options(config: Align) -> None:
+    """Refuse an objective without its data, or data without such an objective."""
+    by_data = config.objective in ("activations", "correlations")
+    if by_data and config.to is None:
+        raise ValueError(f"--objective {config.objective} is for one target; name it with --to")
+    if by_data and config.data is None:
+        raise ValueError(
+            f"--objective {config.objective} compares units on data; name them with --data"
+        )
+    if config.data is not None and not by_data:
+        raise ValueError(
+            f"--objective {config.objective} uses no data; drop --data, or take correlations"
+        )
+    if config.examples < 1:
+        raise ValueError(f"--examples is {config.examples}; units are compared on at least one")
+
+
+def _objective(config: Align, network: Any, input_shape: tuple[int, ...]) -> Any:
+    if config.data is None:
+        return config.objective
+    from onebasin.alignment.activations import objective_on
+    from onebasin.evaluation.command import open_data
+
+    data = open_data(config.data, config.root, input_shape, str(config.files[0]))
+    images = data.train.x[: config.examples]
+    return objective_on(config.objective, lambda p, x: network.apply({"params": p}, x), images)
 
 
 def _outputs(config: Align) -> dict[Path, Path]:
@@ -147,6 +189,7 @@ def _first_field(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
 
 def _to_one(
     config: Align,
+    objective: Any,
     symmetry: Any,
     loaded: Mapping[Path, Any],
     headers: Mapping[Path, Any],
@@ -163,7 +206,7 @@ def _to_one(
             loaded[path],
             to=loaded[config.to],
             symmetry=symmetry,
-            objective=config.objective,
+            objective=objective,
             starts=config.starts,
             search=FrankWolfe() if config.search else None,
             max_sweeps=config.max_sweeps,

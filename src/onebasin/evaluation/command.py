@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 DataName = Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100"]
 SplitName = Literal["train", "test"]
-ObjectiveName = Literal["w2", "l2", "kl", "reverse-kl"]
+ObjectiveName = Literal["w2", "l2", "kl", "reverse-kl", "activations", "correlations"]
+MATCHED = 1000  # training examples on which activations are matched
 
 
 @dataclass(frozen=True)
@@ -60,17 +61,24 @@ def open_data(name: str, root: Path | None, input_shape: tuple[int, ...], what: 
     return data
 
 
-def align_second(opened: Opened, objective: str, seed: int) -> tuple[Any, dict[str, Any]]:
-    """The second posterior moved to the first, and a report of how."""
+def align_second(
+    opened: Opened, objective: str, seed: int, data: Any
+) -> tuple[Any, dict[str, Any]]:
+    """The second posterior moved to the first, and a report of how.
+
+    Activations, if the objective is of them, are those on the first training examples of `data`.
+    """
     import jax
 
     from onebasin.alignment import align
+    from onebasin.alignment.activations import objective_on
     from onebasin.commands.symmetry import network_symmetry
     from onebasin.evaluation.distances import aligned_distance
 
     q0, q1 = opened.posteriors[:2]
     symmetry = network_symmetry(opened.network, opened.input_shape)
-    found = align(q1, to=q0, symmetry=symmetry, objective=objective, key=jax.random.key(seed))
+    score = objective_on(objective, opened.apply, data.train.x[:MATCHED])
+    found = align(q1, to=q0, symmetry=symmetry, objective=score, key=jax.random.key(seed))
     pair = aligned_distance(q0, q1, found.permutation, symmetry)
     report = {
         "objective": objective,

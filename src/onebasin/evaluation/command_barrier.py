@@ -42,7 +42,7 @@ class Barrier:
     limit: int | None = None
     """Use only the first so many examples of each split."""
     align: ObjectiveName | None = None
-    """Also bring q1 to q0 first, by this objective."""
+    """Also bring q1 to q0 first, by this objective (activations are those on training examples)."""
     path: Literal["geodesic", "mixture"] = "geodesic"
     """The Wasserstein geodesic, or the mixture of both ends."""
     repair: bool = False
@@ -81,7 +81,7 @@ def run(config: Barrier) -> None:
     ends = {"as fitted": opened.posteriors[1]}
     report = None
     if config.align is not None:
-        moved, report = align_second(opened, config.align, config.seed)
+        moved, report = align_second(opened, config.align, config.seed, data)
         ends[f"aligned ({config.align})"] = moved
     found = _profiles(config, opened, data, ends)
     if config.figure is not None:

@@ -94,7 +94,7 @@ def run(config: Compare) -> None:
     }
     alignment = None
     if config.align is not None:
-        _, alignment = align_second(opened, config.align, config.seed)
+        _, alignment = align_second(opened, config.align, config.seed, data)
     if config.figure is not None:
         from onebasin.report.figures import reliability_figure
         from onebasin.report.style import save_figure

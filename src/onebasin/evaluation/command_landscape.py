@@ -87,7 +87,7 @@ def run(config: LandscapeOptions) -> None:
             draw=config.draw,
         )
     else:
-        moved, _ = align_second(opened, config.align, config.seed)
+        moved, _ = align_second(opened, config.align, config.seed, data)
         plane = plane_through([*opened.posteriors, moved], draw=config.draw)
     prior, scale = _prior(opened.headers[0], config.prior_variance)
     if config.value == "log_posterior" and prior is None:

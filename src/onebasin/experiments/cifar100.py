@@ -22,7 +22,8 @@ from onebasin.inference.methods import VI
 from onebasin.posterior import load, save
 
 JOINTLY = "w2, jointly with others"
-SHOWN = ("as fitted", "w2", "w2 and repaired", "activations and repaired")  # in the figures
+REPAIRED = ("w2", "activations", "correlations")  # measured repaired as well
+SHOWN = ("as fitted", "w2", "w2 and repaired", "correlations and repaired")  # in the figures
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,11 @@ CPU = CIFAR100(
             presets.CIFAR100_RESNET_COLD,
             presets.CIFAR100_RESNET_VI,
             0.35,
-            Sizes(5, 8, examples=1000),
+            Sizes(5, 8, examples=2000),
             none=0.1,
             jointly=0,
             repair_examples=presets.RESNET_REPAIR,
+            together=2,
         ),
     )
 )
@@ -132,6 +134,7 @@ def variants(part: Part) -> dict[str, Align]:
         "w2": base,
         "l2": replace(base, objective="l2"),
         "activations": replace(base, objective="activations"),
+        "correlations": replace(base, objective="correlations"),
         "w2, activation start": replace(base, activation_start=True),
         "w2, random starts": replace(base, random_starts=part.random_starts),
         "w2, Frank–Wolfe": replace(base, search=True),
@@ -174,7 +177,7 @@ def _plan(part: Part) -> dict[str, Stage]:
     for name, how in variants(part).items():
         moved = aligned(how, q0, q1)
         stages[f"align: {name}"] = moved
-        how_measured = repaired if name in ("w2", "activations") else measure
+        how_measured = repaired if name in REPAIRED else measure
         stages[name] = measured(how_measured, q0, moved[POSTERIOR])
     if others:
         files = {f"q{i}": file for i, file in enumerate([q0, q1, *others])}

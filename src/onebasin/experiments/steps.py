@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import jax
 
-from onebasin.alignment import Activations, align
+from onebasin.alignment import align
+from onebasin.alignment.activations import objective_on
 from onebasin.alignment.frank_wolfe import FrankWolfe
 from onebasin.evaluation.barrier import profile
 from onebasin.experiments.setting import (
@@ -109,7 +110,9 @@ class Align:
     """Bring posterior `q1` to `q0`."""
 
     setting: Setting
-    objective: Literal["w2", "l2", "kl", "reverse-kl", "kl-reduced", "activations"] = "w2"
+    objective: Literal[
+        "w2", "l2", "kl", "reverse-kl", "kl-reduced", "activations", "correlations"
+    ] = "w2"
     random_starts: int = 0
     """So many random starts beside the usual one; the best end is kept."""
     activation_start: bool = False
@@ -136,15 +139,15 @@ class Align:
 def align_posterior(config: Align, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     task, sym = problem(config.setting), symmetry(config.setting)
     q0, q1 = (load(inputs[name], like=task.shapes) for name in ("q0", "q1"))
-    activations = Activations(task.apply, task.x[: config.examples])
+    images = task.x[: config.examples]
     starts: list[Any] = ["auto", *["random"] * config.random_starts]
     if config.activation_start:
-        starts.append(activations)
+        starts.append(objective_on("activations", task.apply, images))
     found = align(
         q1,
         to=q0,
         symmetry=sym,
-        objective=activations if config.objective == "activations" else config.objective,
+        objective=objective_on(config.objective, task.apply, images),
         starts=starts,
         search=FrankWolfe() if config.search else None,
         key=jax.random.key(config.seed),
