@@ -30,7 +30,7 @@ CPU_MAP = MAP(epochs=30)
 # An epoch of ResNet20 takes minutes: few of them, in small batches for more steps.
 RESNET_VI = VI(epochs=8, batch_size=64)
 RESNET_MAP = MAP(epochs=2, batch_size=64)
-WARM_RESNET_VI = replace(RESNET_VI, epochs=14)
+WARM_RESNET_VI = replace(RESNET_VI, epochs=12)
 WARM_RESNET_MAP = replace(RESNET_MAP, epochs=4)
 CIFAR100_RESNET_VI = replace(RESNET_VI, epochs=50)
 RESNET_REPAIR = 200  # images; each shows a channel of a convolution in 64 to 1,024 places
