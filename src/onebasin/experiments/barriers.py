@@ -106,20 +106,11 @@ RESNET_PART = Part(
     points=5,
     samples=8,
     few_samples=8,
-    test_examples=1000,
-    train_examples=200,
-    repair_examples=presets.RESNET_REPAIR,
-    published="nearly zero",
-)
-RESNET_WARM_PART = replace(
-    RESNET_PART,
-    name="cifar10-resnet20-warm",
-    setting=presets.CIFAR10_RESNET,
-    vi=presets.WARM_RESNET_VI,
-    map=presets.WARM_RESNET_MAP,
     test_examples=2000,
     train_examples=1000,
+    repair_examples=presets.RESNET_REPAIR,
     correlations=True,
+    published="nearly zero",
     together=2,
 )
 CPU = Barriers(
@@ -147,7 +138,6 @@ CPU = Barriers(
             **{**CPU_SIZES, "points": 5, "samples": 32, "few_samples": 16},
         ),
         RESNET_PART,
-        RESNET_WARM_PART,
     )
 )
 PAPER_SIZES: dict[str, Any] = {
@@ -175,7 +165,7 @@ PAPER = Barriers(
             setting=presets.CIFAR10_RESNET,
             vi=presets.PAPER_VI_CIFAR,
             accuracy=0.85,
-            correlations=True,
+            together=0,
             **PAPER_SIZES,
         ),
     )
@@ -395,5 +385,5 @@ EXPERIMENT = Experiment(
     presets={"toy": TOY, "cpu": CPU, "paper": PAPER},
     plan=plan,
     conclude=conclude,
-    optional={"cpu": (RESNET_PART.name, RESNET_WARM_PART.name)},
+    optional={"cpu": (RESNET_PART.name,)},
 )

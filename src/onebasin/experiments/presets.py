@@ -23,15 +23,15 @@ CIFAR100_COLD = replace(CIFAR10_COLD, data="cifar100")
 CIFAR10_RESNET = Setting("cifar10", "resnet20", width=16, prior_variance=0.01)
 CIFAR100_RESNET = Setting("cifar100", "resnet20", width=16, prior_variance=0.01)
 CIFAR10_RESNET_COLD = replace(CIFAR10_RESNET, temperature=0.1)
-CIFAR100_RESNET_COLD = replace(CIFAR100_RESNET, temperature=0.04)
+CIFAR100_RESNET_COLD = replace(
+    CIFAR100_RESNET, temperature=0.04
+)  # for a subset: docs/experiments.md
 CPU_VI = VI(epochs=30)
 COLD_VI = VI(epochs=40, std_learning_rate=1e-2)  # deviations have further to go when it is cold
 CPU_MAP = MAP(epochs=30)
 # An epoch of ResNet20 takes minutes: few of them, in small batches for more steps.
 RESNET_VI = VI(epochs=8, batch_size=64)
-RESNET_MAP = MAP(epochs=2, batch_size=64)
-WARM_RESNET_VI = replace(RESNET_VI, epochs=12)
-WARM_RESNET_MAP = replace(RESNET_MAP, epochs=4)
+RESNET_MAP = MAP(epochs=3, batch_size=64)
 CIFAR100_RESNET_VI = replace(RESNET_VI, epochs=50)
 RESNET_REPAIR = 200  # images; each shows a channel of a convolution in 64 to 1,024 places
 
