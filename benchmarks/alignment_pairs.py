@@ -71,6 +71,7 @@ def problem_of(name: str) -> Problem:
 
 
 def make_pair(name: str, cache: Path) -> Pair:
+    cache.mkdir(parents=True, exist_ok=True)
     files = [cache / f"{name}-{run}.safetensors" for run in range(2)]
     problem = problem_of(name)
     params = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), problem.shapes)
@@ -114,7 +115,6 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="+", choices=list(BUDGETS))
     parser.add_argument("--cache", type=Path, required=True)
     arguments = parser.parse_args()
-    arguments.cache.mkdir(parents=True, exist_ok=True)
     for each in arguments.names:
         pair = make_pair(each, arguments.cache)
         print(each, pair.accuracies, f"{pair.seconds:.0f} s", pair.symmetry)

@@ -15,12 +15,13 @@ import jax
 
 from alignment_pairs import BUDGETS, make_pair, problem_of
 from machine import describe, record
-from onebasin.alignment import Activations, align
+from onebasin.alignment import align
+from onebasin.alignment.activations import objective_on
 from onebasin.evaluation.barrier import profile
 from onebasin.evaluation.distances import wasserstein
 from onebasin.paths import geodesic, repair
 
-POINTS, SAMPLES, IMAGES = 9, 32, 500
+POINTS, SAMPLES, IMAGES = 5, 16, 500
 WAYS = ("l2", "w2", "kl", "reverse-kl", "activations", "correlations", "w2 from correlations")
 
 
@@ -28,15 +29,12 @@ def measure(name: str, cache: Path) -> dict[str, Any]:
     pair, problem = make_pair(name, cache), problem_of(name)
     (q0, q1), symmetry = pair.posteriors, pair.symmetry
     images = problem.x[:IMAGES]
-    by_data = {
-        "activations": Activations(problem.apply, images),
-        "correlations": Activations(problem.apply, images, correlation=True),
-    }
     rows = {"as fitted": _row(problem, q0, q1)}
     for way in WAYS:
-        objective, starts = by_data.get(way, way), ("auto",)
+        objective, starts = objective_on(way, problem.apply, images), ("auto",)
         if way == "w2 from correlations":
-            objective, starts = "w2", (by_data["correlations"],)
+            objective = "w2"
+            starts = (objective_on("correlations", problem.apply, images),)
         moved = align(q1, to=q0, symmetry=symmetry, objective=objective, starts=starts).posterior
         rows[way] = _row(problem, q0, moved)
         print(name, way, rows[way], flush=True)
@@ -70,5 +68,6 @@ if __name__ == "__main__":
     parser.add_argument("--cache", type=Path, required=True)
     arguments = parser.parse_args()
     sizes = {"points": POINTS, "samples": SAMPLES, "images_to_match": IMAGES}
-    pairs = {name: measure(name, arguments.cache) for name in arguments.names}
-    record("residual_objectives", {"sizes": sizes, "pairs": pairs, "machine": describe()})
+    for each in arguments.names:
+        record("residual_objectives", {"sizes": sizes, each: measure(each, arguments.cache)})
+    record("residual_objectives", {"machine": describe()})

@@ -88,6 +88,10 @@ def test_cifar100_stands_for_a_network_too_narrow_to_align(folder):
         for name in ("w2", "w2, random starts", "w2, Frank–Wolfe")
     }
     assert min(scores.values()) == pytest.approx(scores["w2"])
+    for name in ("w2", "activations", "correlations"):
+        assert curves[name]["barrier"] <= curves[name]["plain"]["barrier"]
+    for figure in json.loads((folder / "cifar100.json").read_text())["figures"]:
+        assert ("correlations and repaired" in figure["alt"]) == ("narrow" in figure["file"])
     # Beside a third posterior the two are matched too, if for all three at once.
     together = curves["w2, jointly with others"]
     assert together["accuracy"][0] == curves["before"]["accuracy"][0]

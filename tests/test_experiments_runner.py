@@ -198,6 +198,8 @@ def test_fits_of_one_seed_are_one_stage():
     together = fits(setting, VI(), 2, together=3)
     assert together[0].stage == together[1].stage == fits(setting, VI(), 3, together=3)[2].stage
     assert Fit(setting, VI()) != Fit(replace(setting, prior_variance=0.5), VI())
+    with pytest.raises(ValueError, match="3 posteriors are needed and 2 are fitted together"):
+        fits(setting, VI(), 3, together=2)
 
 
 REQUIRED = Requirement("accuracy is", 0.99, 0.98)

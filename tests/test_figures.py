@@ -1,20 +1,24 @@
 """Figures are drawn from real results, and the commands that make them run end to end."""
 
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from onebasin.alignment import Activations
 from onebasin.cli import main
+from onebasin.commands.symmetry import file_network, network_symmetry
 from onebasin.data import load_dataset
 from onebasin.evaluation.barrier import profile
+from onebasin.evaluation.distances import wasserstein
 from onebasin.evaluation.landscape import landscape, random_plane
 from onebasin.evaluation.measures import reliability
 from onebasin.networks import MLP, to_config
 from onebasin.paths import geodesic, mixture
-from onebasin.posterior import MeanField, save
+from onebasin.posterior import MeanField, load, save
 from onebasin.report.figures import (
     excess_figure,
     landscape_figure,
@@ -143,6 +147,18 @@ def test_barrier_command_reports_before_and_after_alignment(files, tmp_path, cap
     assert "plain" in aligned
     assert found["alignment"]["transpositions"] > 0
     assert found["alignment"]["squared_distance_of_means"] < 1e-6
+    # Any objective finds a copy: that it was this one, its distance tells.
+    q0, q1 = (load(path) for path in files)
+    expected = wasserstein(q0, q1) ** 2
+    if objective == "correlations":
+        network, input_shape = file_network(Path(files[0]))
+        chosen = Activations(
+            lambda p, x: network.apply({"params": p}, x),
+            load_dataset("digits").train.x[:1000],
+            correlation=True,
+        )
+        expected = chosen.measure(q1, q0, network_symmetry(network, input_shape))
+    assert found["alignment"]["distance_before"] == pytest.approx(expected, rel=1e-4)
     assert figure.stat().st_size > 2000
 
 

@@ -161,6 +161,15 @@ def test_runs_and_members_resume_exactly(tmp_path):
     )
 
 
+def test_what_a_killed_fit_left_half_written_is_swept(tmp_path):
+    for left in (".q.st.abc.part", ".q.st.checkpoint.abc.part"):
+        (tmp_path / left).mkdir()
+        (tmp_path / left / ".tmp4UR9Yj").write_text("half")
+    method = VI(epochs=1, batch_size=50)
+    fit(problem(), method, key=jax.random.key(0), out=tmp_path / "q.st", progress="silent")
+    assert [path.name for path in tmp_path.iterdir()] == ["q.st"]
+
+
 def test_another_fit_is_not_continued(tmp_path):
     key, method = jax.random.key(2), VI(epochs=12, batch_size=50)
     options = {"checkpoint": tmp_path / "c", "chunk_steps": 15}

@@ -37,13 +37,13 @@ class Align:
     """Posterior file to move them to."""
     objective: ObjectiveName = "w2"
     """What is made as close as possible. Activations and correlations of units are taken on data
-    (--data); in residual networks they find more than weights do."""
+    (--data); between residual networks they have left smaller barriers than weights."""
     data: DataName | None = None
     """Data set on whose training examples units are compared."""
     root: Path | None = None
     """Folder with its published files; by default that in ONEBASIN_DATA, then the cache."""
     examples: int = 1000
-    """So many of them."""
+    """So many training examples."""
     starts: tuple[Literal["auto", "forward", "identity", "random", "shaken"], ...] = ("auto",)
     """Where to begin; the best end is kept. Several "random" are several starts; "shaken" begins
     at the best end so far with some units shuffled."""
@@ -91,19 +91,23 @@ def run(config: Align) -> None:
 
 def _check_data_options(config: Align) -> None:
     """Refuse an objective without its data, or data without such an objective."""
-    by_data = config.objective in ("activations", "correlations")
-    if by_data and config.to is None:
+    from onebasin.alignment.activations import BY_DATA
+
+    if config.objective not in BY_DATA:
+        if config.data is not None or config.root is not None:
+            raise ValueError(
+                f"--objective {config.objective} uses no data; drop --data and --root, or take "
+                "correlations"
+            )
+        return
+    if config.to is None:
         raise ValueError(f"--objective {config.objective} is for one target; name it with --to")
-    if by_data and config.data is None:
+    if config.data is None:
         raise ValueError(
             f"--objective {config.objective} compares units on data; name them with --data"
         )
-    if config.data is not None and not by_data:
-        raise ValueError(
-            f"--objective {config.objective} uses no data; drop --data, or take correlations"
-        )
-    if config.examples < 1:
-        raise ValueError(f"--examples is {config.examples}; units are compared on at least one")
+    if config.examples < 2:
+        raise ValueError(f"--examples is {config.examples}; compare units on at least two")
 
 
 def _objective(config: Align, network: Any, input_shape: tuple[int, ...]) -> Any:
@@ -145,8 +149,10 @@ def _checked_headers(config: Align) -> dict[Path, Any]:
     headers = {path: read_header(path) for path in paths}
     check_same_network(headers)
     (first, reference), *others = headers.items()
+    from onebasin.alignment.activations import BY_DATA
+
     for path, header in others:
-        if header.kind != reference.kind and config.objective != "log-density":
+        if header.kind != reference.kind and config.objective not in ("log-density", *BY_DATA):
             raise ValueError(
                 f"{path} is a {header.kind} and {first} a {reference.kind}; align posteriors of "
                 "one kind (compact makes a MeanField of Samples)"

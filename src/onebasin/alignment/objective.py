@@ -206,7 +206,7 @@ def objective_named(objective: Any) -> Any:
     if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise ValueError(
             f"there is no objective '{objective}'; use one of {', '.join(OBJECTIVES)}, "
-            "or give an Objective"
+            "or give an Objective or Activations(apply, x)"
         )
     return OBJECTIVES[objective]
 

@@ -42,7 +42,7 @@ class Barrier:
     limit: int | None = None
     """Use only the first so many examples of each split."""
     align: ObjectiveName | None = None
-    """Also bring q1 to q0 first, by this objective (activations are those on training examples)."""
+    """Also bring q1 to q0 first, by this objective (activations: on 1,000 training examples)."""
     path: Literal["geodesic", "mixture"] = "geodesic"
     """The Wasserstein geodesic, or the mixture of both ends."""
     repair: bool = False

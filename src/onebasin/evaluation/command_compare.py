@@ -41,7 +41,8 @@ class Compare:
     ood: DataName | None = None
     """Data from another source: how well uncertainty tells them apart (AUROC)."""
     align: ObjectiveName | None = None
-    """Also report the distance after bringing q to p by this objective."""
+    """Also report the distance after bringing q to p by this objective (activations: on 1,000
+    training examples)."""
     samples: int = 128
     """Draws of the weights."""
     seed: int = 0

@@ -43,7 +43,7 @@ class LandscapeOptions:
     limit: int | None = 2000
     """Use only the first so many examples; the likelihood is scaled up to all of them."""
     align: ObjectiveName = "w2"
-    """The objective that brings q1 to q0."""
+    """The objective that brings q1 to q0 (activations: on 1,000 training examples)."""
     draw: int | None = None
     """Take this draw of sample files instead of their mean."""
     prior_variance: float | None = None

@@ -211,16 +211,16 @@ def curves_of(done: Outcomes, split: str) -> dict[str, Curve]:
     """The curves of one split, under the names they have in figures and tables."""
     repaired = done[f"repaired-{split}"].result
     matched = done[f"correlations-{split}"].result if f"correlations-{split}" in done else None
-    by_correlations = matched and {
-        "aligned, correlations": Curve(matched["plain"]),
-        "correlations and repaired": Curve(matched),
-    }
+    by_correlations = {}
+    if matched is not None:
+        by_correlations["aligned, correlations"] = Curve(matched["plain"])
+        by_correlations["correlations and repaired"] = Curve(matched)
     return {
         "as fitted": Curve(done[f"unaligned-{split}"].result),
         "aligned, l2": Curve(done[f"l2-{split}"].result),
         "aligned, w2": Curve(repaired["plain"]),
         "aligned and repaired": Curve(repaired),
-        **(by_correlations or {}),
+        **by_correlations,
         "mixture": Curve(done[f"mixture-{split}"].result),
         "modes, as fitted": Curve(done[f"mode-{split}"].result),
         "modes, aligned": Curve(done[f"mode-aligned-{split}"].result),
@@ -250,8 +250,8 @@ def conclude(config: Barriers, outcomes: Mapping[str, Outcomes]) -> Findings:
 def _sizes(split: str, curves: Mapping[str, Curve]) -> str:
     few, many = curves["as fitted"], curves["aligned, w2"]
     return (
-        f"{many.examples:,} {split} images; {many.samples} draws for w2 and repaired, "
-        f"{few.samples} for the others; {len(few.t)} points on the path."
+        f"{many.examples:,} {split} images; {many.samples} draws for w2, correlations and "
+        f"repaired, {few.samples} for the others; {len(few.t)} points on the path."
     )
 
 

@@ -28,7 +28,7 @@ CIFAR100_RESNET_COLD = replace(CIFAR100_RESNET, temperature=0.04)
 CPU_VI = VI(epochs=30)
 COLD_VI = VI(epochs=40, std_learning_rate=1e-2)  # deviations have further to go when it is cold
 CPU_MAP = MAP(epochs=30)
-# An epoch of ResNet20 takes minutes: few of them, in small batches for more steps.
+# An epoch of ResNet20 takes minutes on CIFAR-10: few of them, in small batches for more steps.
 RESNET_VI = VI(epochs=8, batch_size=64)
 RESNET_MAP = MAP(epochs=3, batch_size=64)
 CIFAR100_RESNET_VI = replace(RESNET_VI, epochs=50)

@@ -96,8 +96,13 @@ def fits(
     """The files of `count` independent posteriors.
 
     Each is a stage of its own, shared with every experiment that needs it. Or `together` of them
-    come from one program, which is quicker where compiling takes longer than fitting.
+    come from one program: quicker where compiling takes longer than fitting, and where a fit alone
+    leaves some of the cores waiting.
     """
+    if 0 < together < count:
+        raise ValueError(
+            f"{count} posteriors are needed and {together} are fitted together; fit as many, or 0"
+        )
     if together:
         stage = Stage(fit_posterior, Fit(setting, method, seed, together))
         return [stage[f"posterior-{run}.safetensors"] for run in range(count)]
