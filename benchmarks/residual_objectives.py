@@ -1,6 +1,6 @@
 """Which objective brings two residual networks together: barriers by objective and width.
 
-    python benchmarks/residual_objectives.py --cache FOLDER resnet16 resnet32 resnet64
+    python benchmarks/residual_objectives.py --cache FOLDER resnet16 resnet32
 
 The pairs are those of `alignment_pairs.py`: ResNet20 on the embedded digits, fitted independently.
 Each row is one way to bring q1 to q0, with the W2 distance that it ends at (to tell a search that
@@ -69,5 +69,5 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     sizes = {"points": POINTS, "samples": SAMPLES, "images_to_match": IMAGES}
     for each in arguments.names:
-        record("residual_objectives", {"sizes": sizes, each: measure(each, arguments.cache)})
-    record("residual_objectives", {"machine": describe()})
+        found = measure(each, arguments.cache)
+        record("residual_objectives", {"sizes": sizes, "machine": describe(), each: found})
