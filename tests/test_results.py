@@ -158,6 +158,26 @@ def test_numbers_on_cifar100():
     assert barrier("w2", resnet) > barrier("as fitted", resnet)  # "makes the barrier larger"
 
 
+def test_residual_networks_on_cifar10():
+    title = "ResNet20 (width 16) on CIFAR-10, temperature 0.1, test data"
+    rows = {
+        row: float(barrier_row("barriers", title, row)[1].split("±")[0])
+        for row in ("aligned, w2", "aligned and repaired")
+        + ("aligned, correlations", "correlations and repaired", "as fitted")
+    }
+    w2, repaired, plain, best, before = rows.values()
+    text = " ".join(README.split())
+    assert (
+        f"the plain path is worse, {plain:.2f}, and the repaired one the lowest, {best:.3f}" in text
+    )
+    assert plain > w2 > repaired > best
+    assert f"restored statistics {1 - repaired / before:.0%} in all".replace("%", " %") in text
+    assert 1 - w2 / before == pytest.approx(1 / 5, abs=0.03)
+    docs = " ".join((ROOT / "docs" / "objectives.md").read_text().split())
+    assert f"correlations leave {plain:.2f} nats on the plain path, more than the {w2:.2f}" in docs
+    assert f"and {best:.2f} on the repaired one, less than its {repaired:.2f}" in docs
+
+
 def test_objectives_on_residual_networks():
     text = (ROOT / "docs" / "objectives.md").read_text()
     found = json.loads((ROOT / "results" / "residual_objectives.json").read_text())

@@ -37,7 +37,7 @@ class Align:
     """Posterior file to move them to."""
     objective: ObjectiveName = "w2"
     """What is made as close as possible. Activations and correlations of units are taken on data
-    (--data); between residual networks they have left smaller barriers than weights."""
+    (--data); between residual networks they left the lower barriers on repaired paths."""
     data: DataName | None = None
     """Data set on whose training examples units are compared."""
     root: Path | None = None
