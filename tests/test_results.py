@@ -160,16 +160,15 @@ def test_numbers_on_cifar100():
 
 def test_residual_networks_on_cifar10():
     title = "ResNet20 (width 16) on CIFAR-10, temperature 0.1, test data"
-    rows = {
-        row: float(barrier_row("barriers", title, row)[1].split("±")[0])
-        for row in ("aligned, w2", "aligned and repaired")
-        + ("aligned, correlations", "correlations and repaired", "as fitted")
-    }
-    w2, repaired, plain, best, before = rows.values()
+
+    def barrier(row):
+        return float(barrier_row("barriers", title, row)[1].split("±")[0])
+
+    before, w2, repaired = map(barrier, ("as fitted", "aligned, w2", "aligned and repaired"))
+    plain, best = map(barrier, ("aligned, correlations", "correlations and repaired"))
     text = " ".join(README.split())
-    assert (
-        f"the plain path is worse, {plain:.2f}, and the repaired one the lowest, {best:.3f}" in text
-    )
+    told = f"plain path is worse, {plain:.2f}, and the repaired one the lowest, {best:.3f}"
+    assert told in text
     assert plain > w2 > repaired > best
     assert f"restored statistics {1 - repaired / before:.0%} in all".replace("%", " %") in text
     assert 1 - w2 / before == pytest.approx(1 / 5, abs=0.03)
