@@ -1,7 +1,8 @@
 """The marginalised loss between two variational posteriors, before and after alignment.
 
-Along the Wasserstein geodesic as fitted, aligned by l2 and by w2, aligned and repaired; along the
-mixture; and between two networks at the mode (the baseline), on training and test data.
+Along the Wasserstein geodesic as fitted, aligned by l2 and by w2, aligned and repaired, where it is
+asked for also by correlations of activations; along the mixture; and between two networks at the
+mode (the baseline), on training and test data.
 """
 
 from collections.abc import Mapping
