@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from onebasin.data import load_dataset
-from onebasin.inference.fit import fit
+from onebasin.inference.fitting import fit
 from onebasin.inference.methods import VI
 from onebasin.networks import MLP, ResNet20
 from onebasin.posterior import load, read_header, save

@@ -22,11 +22,11 @@ import numpy as np
 
 from machine import describe, record
 from onebasin import MAP, Problem, fit, load_dataset
-from onebasin.compaction import compact, find_scales
-from onebasin.compaction.files import open_posterior
+from onebasin.compaction import compact
 from onebasin.inference.draws import DrawStore
 from onebasin.networks import MLP, to_config
-from onebasin.symmetry import find_symmetry
+from onebasin.posterior import load
+from onebasin.symmetry import find_scales, find_symmetry
 
 NETWORKS = 4
 WIDTH = 512
@@ -76,7 +76,7 @@ def make(folder, count):
 
 def measure(path, rank, rebase, balance):
     """Compact one file; what it took, as JSON on standard output."""
-    samples = open_posterior(path)
+    samples = load(path, mapped=True)
     _, apply = network()
     first = jax.tree.map(lambda leaf: np.array(leaf[0]), samples.draws)
     x = np.random.default_rng(0).standard_normal((4, 28, 28, 1)).astype(np.float32)
@@ -94,7 +94,7 @@ def measure(path, rank, rebase, balance):
 
     began, cpu = time.perf_counter(), time.process_time()
     found = compact(
-        samples, symmetry=symmetry, rank=rank, rebase=rebase, balance=scales, report=report
+        samples, symmetry=symmetry, rank=rank, rebase=rebase, balance=scales, progress=report
     )
     jax.block_until_ready(found.posterior)
     figures = {

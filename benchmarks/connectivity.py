@@ -34,12 +34,12 @@ import numpy as np
 import onebasin as ob
 from machine import describe, matmul, record
 from onebasin.alignment import align
-from onebasin.evaluation.barrier import profile
-from onebasin.evaluation.landscape import landscape, plane_through
-from onebasin.inference.fit import fit
+from onebasin.evaluation.landscapes import landscape, plane_through
+from onebasin.evaluation.profiles import profile
+from onebasin.inference.fitting import fit
 from onebasin.inference.methods import VI
 from onebasin.networks import MLP
-from onebasin.paths import geodesic, mixture, repair
+from onebasin.paths import geodesic, mixture_path, repair
 from onebasin.problem import Problem
 
 WIDTHS, EPOCHS = (512, 512, 512), 30  # of the fits, unless --epochs says otherwise
@@ -135,7 +135,7 @@ def measure_speed(setting: Setting, samples: int = 2, rounds: int = 3) -> dict[s
     product, product_flops = matmul(repeats=200)
 
     def profiled() -> None:
-        setting.measure(path, points=25, samples=samples)
+        setting.measure(path, points=25, num_samples=samples)
 
     # The draws and the mean network, at every point.
     flops = network_flops() * len(setting.data.test) * 25 * (samples + 1)
@@ -169,19 +169,19 @@ def measure_speed(setting: Setting, samples: int = 2, rounds: int = 3) -> dict[s
 
 def stage_unaligned(setting: Setting) -> dict[str, Any]:
     # Three points and many draws: the draws of an unaligned midpoint differ more.
-    found = setting.measure(geodesic(*setting.fits()), points=3, samples=640)
+    found = setting.measure(geodesic(*setting.fits()), points=3, num_samples=640)
     return barrier_numbers(*found)
 
 
 def stage_unaligned_curve(setting: Setting) -> dict[str, Any]:
-    found = setting.measure(geodesic(*setting.fits()), points=13, samples=24)
+    found = setting.measure(geodesic(*setting.fits()), points=13, num_samples=24)
     return barrier_numbers(*found)
 
 
 def stage_aligned(setting: Setting) -> dict[str, Any]:
     found = setting.aligned("w2")
     path = geodesic(setting.fits()[0], found.posterior)
-    numbers = barrier_numbers(*setting.measure(path, points=25, samples=128))
+    numbers = barrier_numbers(*setting.measure(path, points=25, num_samples=128))
     return {
         **numbers,
         "distance_before": found.distance_before,
@@ -194,21 +194,21 @@ def stage_aligned(setting: Setting) -> dict[str, Any]:
 
 def stage_l2(setting: Setting) -> dict[str, Any]:
     path = geodesic(setting.fits()[0], setting.aligned("l2").posterior)
-    return barrier_numbers(*setting.measure(path, points=3, samples=64))
+    return barrier_numbers(*setting.measure(path, points=3, num_samples=64))
 
 
 def stage_repaired(setting: Setting) -> dict[str, Any]:
     path = geodesic(setting.fits()[0], setting.aligned("w2").posterior)
     batch, symmetry = setting.data.train.x[:1000], setting.symmetry()
     fixed = repair(path, setting.apply, batch, symmetry=symmetry)
-    return barrier_numbers(*setting.measure(fixed, points=3, samples=128))
+    return barrier_numbers(*setting.measure(fixed, points=3, num_samples=128))
 
 
 def stage_repair_choices(setting: Setting) -> dict[str, Any]:
     """What is scaled and whose statistics are restored, at the midpoint with common draws."""
     path = geodesic(setting.fits()[0], setting.aligned("w2").posterior)
     batch, symmetry = setting.data.train.x[:1000], setting.symmetry()
-    plain, seconds = setting.measure(path, points=3, samples=32)
+    plain, seconds = setting.measure(path, points=3, num_samples=32)
     numbers = {"plain": barrier_numbers(plain, seconds)}
     choices: dict[str, dict[str, Any]] = {
         "mean scaled, mean network's statistics": {},
@@ -217,7 +217,7 @@ def stage_repair_choices(setting: Setting) -> dict[str, Any]:
     }
     for name, options in choices.items():
         fixed = repair(path, setting.apply, batch, symmetry=symmetry, **options)
-        found = setting.measure(fixed, points=3, samples=32, plain=plain)
+        found = setting.measure(fixed, points=3, num_samples=32, plain=plain)
         numbers[name] = barrier_numbers(*found)
     return numbers
 
@@ -227,13 +227,15 @@ def stage_train(setting: Setting) -> dict[str, Any]:
     q0, q1 = setting.fits()
     ends = {"unaligned": q1, "aligned": setting.aligned("w2").posterior}
     return {
-        name: barrier_numbers(*setting.measure(geodesic(q0, end), data, points=3, samples=64))
+        name: barrier_numbers(*setting.measure(geodesic(q0, end), data, points=3, num_samples=64))
         for name, end in ends.items()
     }
 
 
 def stage_mixture(setting: Setting) -> dict[str, Any]:
-    return barrier_numbers(*setting.measure(mixture(*setting.fits()), points=25, samples=64))
+    return barrier_numbers(
+        *setting.measure(mixture_path(*setting.fits()), points=25, num_samples=64)
+    )
 
 
 def stage_landscape(setting: Setting) -> dict[str, Any]:
@@ -250,8 +252,8 @@ def stage_landscape(setting: Setting) -> dict[str, Any]:
     )
     seconds, busy = time.perf_counter() - started, time.process_time() - began
     if setting.figures is not None:
-        from onebasin.report.figures import landscape_figure
-        from onebasin.report.style import save_figure
+        from onebasin.figures.evaluation import landscape_figure
+        from onebasin.figures.style import save_figure
 
         save_figure(landscape_figure(found), setting.figures / "landscape.png")
     return {**found.summary(), "seconds": seconds, "cpu_seconds": busy, "target_seconds": 60}

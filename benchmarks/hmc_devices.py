@@ -16,7 +16,7 @@ from statistics import median
 
 from inference import Chunk
 from machine import describe, interleaved, record
-from onebasin.experiments.draws import CPU
+from onebasin.experiments.compact_stages import CPU
 from onebasin.experiments.setting import problem
 
 DEVICES = (1, 2, 4)

@@ -24,7 +24,7 @@ from onebasin.inference.methods import HMC
 from onebasin.networks import from_config
 from onebasin.posterior import load, read_header
 from onebasin.problem import Problem
-from onebasin.trees import leaf_paths
+from onebasin.trees import leaves_by_path
 
 MASSES = (1.0, 4.0, 16.0, 64.0)
 
@@ -76,8 +76,8 @@ def main() -> None:
     if drawn_from != problem.fingerprint():
         parser.error(f"{options.draws} was drawn from other data or another prior; name those")
     samples = load(options.draws, like=problem.shapes)
-    last = leaf_paths(problem.shapes)[-1].rpartition("/")[0]
-    arrays = [name for name in leaf_paths(problem.shapes) if name.startswith(f"{last}/")]
+    last = list(leaves_by_path(problem.shapes))[-1].rpartition("/")[0]
+    arrays = [name for name in leaves_by_path(problem.shapes) if name.startswith(f"{last}/")]
     chain = np.asarray(samples.chain)
     ends = [int(np.flatnonzero(chain == c)[-1]) for c in np.unique(chain)]
     bends = [curvature(problem, samples.draw(i)) for i in ends]

@@ -17,7 +17,7 @@ import numpy as np
 
 from machine import describe, interleaved, matmul, record
 from onebasin.data import load_dataset
-from onebasin.inference.fit import BUILDERS
+from onebasin.inference.fitting import BUILDERS
 from onebasin.inference.lanes import Lanes
 from onebasin.inference.loop import compile_loop
 from onebasin.inference.methods import HMC, MAP, VI, Method

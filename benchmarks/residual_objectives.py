@@ -17,8 +17,8 @@ from alignment_pairs import BUDGETS, make_pair, problem_of
 from machine import describe, record
 from onebasin.alignment import align
 from onebasin.alignment.activations import objective_on
-from onebasin.evaluation.barrier import profile
 from onebasin.evaluation.distances import wasserstein
+from onebasin.evaluation.profiles import profile
 from onebasin.paths import geodesic, repair
 
 POINTS, SAMPLES, IMAGES = 5, 16, 500
@@ -49,7 +49,7 @@ def _row(problem: Any, q0: Any, q1: Any) -> dict[str, float]:
         problem.data.test,
         key=jax.random.key(0),
         points=POINTS,
-        samples=SAMPLES,
+        num_samples=SAMPLES,
     )
     return {
         "w2_distance": float(wasserstein(q0, q1)),

@@ -20,7 +20,7 @@ import numpy as np
 from machine import describe, record
 from onebasin.data import Dataset, load_dataset
 from onebasin.data.dataset import Split
-from onebasin.inference.fit import fit
+from onebasin.inference.fitting import fit
 from onebasin.inference.methods import VI
 from onebasin.inference.vi import Variational, analytic_kl
 from onebasin.networks import MLP

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onebasin.inference.fit import fit
+from onebasin.inference.fitting import fit
 from onebasin.inference.methods import HMC, VI, Ensemble
 from onebasin.inference.signals import FitInterrupted
 from onebasin.problem import Problem

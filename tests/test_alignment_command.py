@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from alignment_cases import gaussian, mlp_shapes, random_like, same_tree
 from onebasin.alignment import Activations
-from onebasin.alignment.command import Align, run
-from onebasin.commands.symmetry import file_network, network_symmetry
+from onebasin.cli.align import Align, run
+from onebasin.cli.symmetry import file_network, network_symmetry
 from onebasin.data import load_dataset
 from onebasin.networks import MLP, to_config
 from onebasin.posterior import Samples, load, read_header, save

@@ -198,7 +198,7 @@ def test_an_objective_of_ones_own_is_used_on_points_too(x64):
     def signs(q):
         return ({k: np.sign(m) for k, m in q.mean.items()},)
 
-    own = Objective("signs", target=signs, mover=signs, sums=True)
+    own = Objective("signs", target=signs, mover=signs, has_barycentre=True)
     members, _, sym = scattered(5, 1.0)
     by_signs = align_many(members, symmetry=sym, objective=own)
     signed = [jax.tree.map(jnp.sign, q) for q in by_signs.posteriors]

@@ -56,7 +56,7 @@ def inner_product(q, to) -> float:
 def test_on_any_layout_scores_are_inner_products_and_nothing_gets_worse(seed, x64):
     sym = random_symmetry(seed)
     q, to = gaussian(shapes_of(sym), seed), gaussian(shapes_of(sym), seed + 500)
-    problem = OBJECTIVES["w2"].problem(q, to, sym)
+    problem = OBJECTIVES["w2"].features(q, to, sym)
     p = sym.random(key=jax.random.key(seed))
     direct = inner_product(sym.act(p, q), to)
     total = ScoreTable(problem, sym.identity()).total(p.indices)
@@ -74,7 +74,7 @@ def test_on_any_layout_scores_are_inner_products_and_nothing_gets_worse(seed, x6
 def test_on_any_layout_the_slope_is_that_of_the_relaxed_score(seed, x64):
     sym = random_symmetry(seed)
     q, to = gaussian(shapes_of(sym), seed), gaussian(shapes_of(sym), seed + 500)
-    problem = OBJECTIVES["w2"].problem(q, to, sym)
+    problem = OBJECTIVES["w2"].features(q, to, sym)
     rng = np.random.default_rng(seed)
     relaxed = {g.name: rng.random((g.size, g.size)) for g in sym.groups}
     for group in sym.groups:

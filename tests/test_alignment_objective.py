@@ -14,7 +14,7 @@ from onebasin.alignment import moments as moments_module
 from onebasin.alignment.moments import read
 from onebasin.alignment.objective import OBJECTIVES, objective_named
 from onebasin.alignment.scores import ScoreTable
-from onebasin.posterior import LowRank, MeanField, Mixture, Samples
+from onebasin.posterior import LowRank, MeanField, Mixture, Posterior, Samples
 from onebasin.symmetry import Permutation, Symmetry
 
 SHAPES = mlp_shapes((4, 6))
@@ -52,7 +52,7 @@ def test_score_is_the_distance_up_to_a_constant(x64, name):
     q, to = gaussian(SHAPES, 0), gaussian(SHAPES, 1)
     sym = mlp_symmetry(q.mean)
     objective = OBJECTIVES[name]
-    table = ScoreTable(objective.problem(q, to, sym), sym.identity())
+    table = ScoreTable(objective.features(q, to, sym), sym.identity())
     constants = []
     for seed in range(5):
         p = sym.random(key=jax.random.key(seed))
@@ -71,7 +71,7 @@ def test_score_matrix_is_the_change_of_the_score(x64, name):
     q, to = gaussian(SHAPES, 2), gaussian(SHAPES, 3)
     sym = mlp_symmetry(q.mean)
     start = sym.random(key=jax.random.key(9))
-    table = ScoreTable(OBJECTIVES[name].problem(q, to, sym), start)
+    table = ScoreTable(OBJECTIVES[name].features(q, to, sym), start)
     for group in sym.groups:
         matrix = table.scores(group.name)
         rest = []
@@ -86,7 +86,7 @@ def test_score_matrix_is_the_change_of_the_score(x64, name):
 def test_updated_scores_are_those_made_afresh(x64):
     q, to = gaussian(SHAPES, 2), gaussian(SHAPES, 3)
     sym = mlp_symmetry(q.mean)
-    problem = OBJECTIVES["w2"].problem(q, to, sym)
+    problem = OBJECTIVES["w2"].features(q, to, sym)
     table = ScoreTable(problem, sym.identity())
     for seed in range(6):
         for group in sym.groups:
@@ -271,13 +271,26 @@ class Pair(NamedTuple):
     def moments(self):
         return self.mean, self.std
 
+    def sample(self, count=None, *, key):
+        return MeanField(self.mean, self.std).sample(count, key=key)
+
+    def states(self, count=None, *, key):
+        del count, key
+
+    def relabel(self, move, move_state=None):
+        del move_state
+        return Pair(move(self.mean, 0), move(self.std, 0))
+
 
 @pytest.mark.fast
 def test_posteriors_of_any_kind_and_arrays_that_are_gone():
     q, to = gaussian(SHAPES, 4), gaussian(SHAPES, 5)
     sym = mlp_symmetry(q.mean)
     expected = align(q, to=to, symmetry=sym).score
-    assert align(q, to=Pair(to.mean, to.std), symmetry=sym).score == expected
+    pair = Pair(to.mean, to.std)
+    assert isinstance(pair, Posterior)
+    assert align(q, to=pair, symmetry=sym).score == expected
+    assert isinstance(align(pair, to=q, symmetry=sym).posterior, Pair)
     to.mean["Dense_0"]["kernel"].delete()
     with pytest.raises(RuntimeError, match="deleted"):
         align(q, to=to, symmetry=sym)

@@ -59,7 +59,7 @@ def test_one_group_is_solved_exactly(x64, width, objective):
         q, to = gaussian(shapes, seed), gaussian(shapes, seed + 50)
         sym = mlp_symmetry(q.mean)
         found = align(q, to=to, symmetry=sym, objective=objective)
-        best = best_score(OBJECTIVES[objective].problem(q, to, sym), sym)
+        best = best_score(OBJECTIVES[objective].features(q, to, sym), sym)
         assert found.score == pytest.approx(best, rel=1e-12)
         assert found.converged
 
@@ -80,7 +80,7 @@ def test_only_what_a_moved_neighbour_could_have_changed_is_visited_again(x64, mo
         q, to = gaussian(shapes, seed), gaussian(shapes, seed + 50)
         sym = mlp_symmetry(q.mean)
         found = align(q, to=to, symmetry=sym, starts=(start,))
-        neighbours = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), sym.identity()).neighbours()
+        neighbours = ScoreTable(OBJECTIVES["w2"].features(q, to, sym), sym.identity()).neighbours()
         # A pass from the input ends at the last group, which is then at its optimum.
         last = {"hidden_4": -1} if start == "forward" else {}
         for now, (name, _) in enumerate(visits):
@@ -99,7 +99,7 @@ def share_found(width, seeds, **options):
         q, to = gaussian(shapes, seed), gaussian(shapes, seed + 500)
         sym = mlp_symmetry(q.mean)
         found = align(q, to=to, symmetry=sym, key=jax.random.key(seed), **options)
-        best = best_score(OBJECTIVES["w2"].problem(q, to, sym), sym)
+        best = best_score(OBJECTIVES["w2"].features(q, to, sym), sym)
         assert found.score <= best + 1e-9 * abs(best)
         hits += found.score >= best - 1e-9 * abs(best)
     return hits / seeds
@@ -125,7 +125,7 @@ def test_the_objective_never_falls(x64, order, start):
     assert (np.diff(found.trace) > 0).all()
     assert found.converged
     # The trace is summed up from gains; its end is the score of what was found, made afresh.
-    table = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), found.permutation)
+    table = ScoreTable(OBJECTIVES["w2"].features(q, to, sym), found.permutation)
     assert found.trace[-1] == found.score == pytest.approx(table.total(), rel=1e-12)
     if start == "identity":
         assert found.trace[0] == pytest.approx(table.total(sym.identity().indices), rel=1e-12)
@@ -147,7 +147,7 @@ def test_distance_before_and_after(x64):
     found = align(q, to=to, symmetry=sym)
     assert found.distance_after < found.distance_before
     # W₂² = const − 2 score
-    lies = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), sym.identity()).total()
+    lies = ScoreTable(OBJECTIVES["w2"].features(q, to, sym), sym.identity()).total()
     assert found.distance_before - found.distance_after == pytest.approx(2 * (found.score - lies))
     assert same_tree(found.posterior, sym.act(found.permutation, q))
     assert int(found.transpositions) == sum(found.transpositions.by_group.values())
@@ -207,7 +207,7 @@ def test_auto_is_the_better_of_the_pass_and_of_where_the_mover_lies(x64):
             start: align(q, to=to, symmetry=sym, starts=(start,)).score
             for start in ("forward", "identity")
         }
-        problem = OBJECTIVES["w2"].problem(q, to, sym)
+        problem = OBJECTIVES["w2"].features(q, to, sym)
         lies = ScoreTable(problem, sym.identity()).total()
         passed = Matcher(ScoreTable(problem, sym.identity()), Trace())
         passed.forward()
@@ -237,7 +237,7 @@ def test_a_pass_knows_the_score_of_where_it_ends(x64, objective):
         q = MeanField(jax.tree.map(lambda m: m + 5.0, q.mean), q.std)
         sym = symmetry_of(q.mean)
         matcher = Matcher(
-            ScoreTable(OBJECTIVES[objective].problem(q, to, sym), sym.identity()), Trace()
+            ScoreTable(OBJECTIVES[objective].features(q, to, sym), sym.identity()), Trace()
         )
         assert (matcher.table.constant() is not None) == quick
         assert matcher.forward() == pytest.approx(matcher.table.total(), rel=1e-12)
@@ -285,9 +285,9 @@ def test_a_group_on_both_axes_of_an_array(x64):
         starts = ("identity", "forward", *["random"] * 4)
         loose = align(q, to=to, symmetry=sym, starts=starts, key=jax.random.key(seed))
         assert (np.diff(loose.trace) > 0).all()
-        best = best_score(OBJECTIVES["w2"].problem(q, to, sym), sym)
+        best = best_score(OBJECTIVES["w2"].features(q, to, sym), sym)
         assert loose.score <= best + 1e-9
-        table = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), loose.permutation)
+        table = ScoreTable(OBJECTIVES["w2"].features(q, to, sym), loose.permutation)
         assert loose.score == pytest.approx(table.total(), rel=1e-12)
 
 
@@ -310,7 +310,7 @@ def test_flattened_channels_and_several_moving_axes(x64):
         assert found.permutation == sym.inverse(planted)
         q = gaussian(shapes, seed + 10)
         other = align(q, to=to, symmetry=sym)
-        table = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), other.permutation)
+        table = ScoreTable(OBJECTIVES["w2"].features(q, to, sym), other.permutation)
         assert (np.diff(other.trace) > 0).all()
         assert other.score == pytest.approx(table.total(), rel=1e-12)
 
@@ -327,7 +327,7 @@ def test_frank_wolfe_is_never_worse_and_often_better(x64, anchor):
         assert found.score >= plain.score
         assert (np.diff(found.trace) > 0).all()
         assert found.trace[-1] == found.score
-        table = ScoreTable(OBJECTIVES["w2"].problem(q, to, sym), found.permutation)
+        table = ScoreTable(OBJECTIVES["w2"].features(q, to, sym), found.permutation)
         assert found.score == pytest.approx(table.total(), rel=1e-12)
         better += found.score > plain.score + 1e-9
     assert better >= 3
@@ -386,7 +386,7 @@ def test_what_does_not_belong_to_the_symmetry_is_refused():
         align(q, to=to, symmetry=sym, starts=(3,))
     with pytest.raises(ValueError, match=r"search is True; give FrankWolfe\(\)"):
         align(q, to=to, symmetry=sym, search=True)
-    with pytest.raises(ValueError, match="there is no objective 'None'"):
+    with pytest.raises(ValueError, match="a NoneType is not an objective"):
         align(q, to=to, symmetry=sym, objective=None)
     alone = align(q, to=to, symmetry=sym, starts=sym.identity())
     assert alone.permutation == align(q, to=to, symmetry=sym, starts=("identity",)).permutation
@@ -416,7 +416,7 @@ def test_groups_that_share_an_axis(x64):
     shapes = {"w": (12, 5), "u": (9, 6), "v": (3, 2), "t": (6,)}
     for seed in range(5):
         q, to = gaussian(shapes, seed), gaussian(shapes, seed + 10)
-        problem = OBJECTIVES["w2"].problem(q, to, sym)
+        problem = OBJECTIVES["w2"].features(q, to, sym)
         table = ScoreTable(problem, sym.random(key=jax.random.key(seed)))
         for name in ("a", "b", "c", "a", "b"):
             matrix = table.scores(name)

@@ -8,11 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from onebasin.evaluation.barrier import profile
-from onebasin.evaluation.likelihood import Gaussian
 from onebasin.evaluation.measures import accuracy, nll
-from onebasin.evaluation.predictive import predictive
-from onebasin.paths import geodesic, line, mixture
+from onebasin.evaluation.predicting import predictive
+from onebasin.evaluation.profiles import profile
+from onebasin.likelihoods import Gaussian
+from onebasin.paths import geodesic, line, mixture_path
 from onebasin.posterior import LowRank, MeanField, Mixture, Samples
 from onebasin.symmetry import Symmetry
 
@@ -59,7 +59,7 @@ class Linear:
 
 @pytest.mark.fast
 def test_profile_of_a_linear_gaussian_problem_is_the_closed_form():
-    found = Linear.profile(key=KEY, points=5, samples=2000)
+    found = Linear.profile(key=KEY, points=5, num_samples=2000)
     exact = np.array([Linear.nll(t) for t in found.t])
     excess = np.array([Linear.excess(t) for t in found.t])
     assert np.all(np.abs(found.nll_corrected - exact) < 4 * found.nll_stderr)
@@ -111,7 +111,7 @@ def test_a_gaussian_barrier_is_the_closed_form():
         (x, y),
         key=KEY,
         points=9,
-        samples=4000,
+        num_samples=4000,
         likelihood=Gaussian(noise),
     )
     excess = np.array([loss(t) - (1 - t) * loss(0) - t * loss(1) for t in found.t])
@@ -126,7 +126,7 @@ def test_intervals_cover_at_the_nominal_rate():
     middle = Linear.excess(0.5)
     hits, plain, chord = [], [], []
     for repeat in range(200):
-        found = Linear.profile(key=jax.random.key(repeat), points=3, samples=64)
+        found = Linear.profile(key=jax.random.key(repeat), points=3, num_samples=64)
         hits.append(np.abs(found.nll_corrected - truth) < 1.96 * found.nll_stderr)
         plain.append(np.abs(found.nll - truth) < 1.96 * found.nll_stderr)
         corrected = found.excess[1] - found.excess_bias[1]
@@ -137,7 +137,7 @@ def test_intervals_cover_at_the_nominal_rate():
 
 def test_the_bias_of_the_log_of_a_mean_is_estimated():
     """Averaged over repeats with few samples the loss is too large by what is reported."""
-    runs = [Linear.profile(key=jax.random.key(r), points=3, samples=8) for r in range(100)]
+    runs = [Linear.profile(key=jax.random.key(r), points=3, num_samples=8) for r in range(100)]
     truth = np.array([Linear.nll(t) for t in (0.0, 0.5, 1.0)])
     bias = np.mean([run.nll for run in runs], axis=0) - truth
     reported = np.mean([run.nll_bias for run in runs], axis=0)
@@ -150,7 +150,7 @@ def test_the_bias_of_the_log_of_a_mean_is_estimated():
 @pytest.mark.fast
 def test_common_random_numbers_make_the_excess_exact_where_nothing_moves():
     q = Linear.posterior(0)
-    found = Linear.profile(geodesic(q, q), key=KEY, points=4, samples=16)
+    found = Linear.profile(geodesic(q, q), key=KEY, points=4, num_samples=16)
     np.testing.assert_allclose(found.excess, 0, atol=1e-6)
     np.testing.assert_allclose(found.excess_stderr, 0, atol=1e-6)
     assert np.all(found.nll_stderr > 1e-3)
@@ -160,12 +160,12 @@ def test_common_random_numbers_make_the_excess_exact_where_nothing_moves():
 def test_a_mixture_path_has_no_barrier(seed):
     """Draws serve every t with exact weights, so Jensen's inequality holds to rounding."""
     q0, q1 = Linear.posterior(0), Linear.posterior(1)
-    found = Linear.profile(mixture(q0, q1), key=jax.random.key(seed), points=9, samples=20)
+    found = Linear.profile(mixture_path(q0, q1), key=jax.random.key(seed), points=9, num_samples=20)
     assert found.barrier <= 1e-6
     assert np.all(found.excess <= 1e-6)
     # and the loss at t is that of the two ends' predictives mixed, within error
     half = [
-        Linear.profile(mixture(q, q), key=jax.random.key(seed + 5), points=3, samples=800)
+        Linear.profile(mixture_path(q, q), key=jax.random.key(seed + 5), points=3, num_samples=800)
         for q in (q0, q1)
     ]
     for i, end in enumerate(half):
@@ -175,8 +175,10 @@ def test_a_mixture_path_has_no_barrier(seed):
 
 def test_mixture_errors_are_calibrated():
     """The spread of the mixture's loss over repeats is the standard error that is reported."""
-    path = mixture(Linear.posterior(0), Linear.posterior(1))
-    runs = [Linear.profile(path, key=jax.random.key(r), points=3, samples=64) for r in range(60)]
+    path = mixture_path(Linear.posterior(0), Linear.posterior(1))
+    runs = [
+        Linear.profile(path, key=jax.random.key(r), points=3, num_samples=64) for r in range(60)
+    ]
     spread = np.std([run.nll for run in runs], axis=0, ddof=1)
     reported = np.mean([run.nll_stderr for run in runs], axis=0)
     # A standard deviation from 60 repeats has a relative error of 9 %; three of those.
@@ -229,7 +231,7 @@ def test_a_permuted_copy_is_far_and_aligned_it_is_here(trained):
     q, data, symmetry = trained
     p = symmetry.random(key=jax.random.key(4))
     moved = symmetry.act(p, q)
-    options = {"key": KEY, "points": 5, "samples": 64}
+    options = {"key": KEY, "points": 5, "num_samples": 64}
     apart = profile(geodesic(q, moved), network, data, **options)
     assert apart.barrier > 0.5
     assert apart.barrier > 50 * apart.barrier_stderr
@@ -263,7 +265,7 @@ def test_a_common_permutation_changes_nothing(trained):
     np.testing.assert_allclose(after.barrier, before.barrier, rtol=1e-3, atol=1e-5)
     # A Gaussian's noise does not move with the units: equal within Monte Carlo error.
     plain, moved = (
-        profile(geodesic(a, a), network, data, key=KEY, points=3, samples=200)
+        profile(geodesic(a, a), network, data, key=KEY, points=3, num_samples=200)
         for a in (q, symmetry.act(p, q))
     )
     gap = abs(plain.nll[0] - moved.nll[0])
@@ -284,9 +286,9 @@ def test_profile_agrees_with_the_predictive_at_every_point(trained, kind):
         "samples": lambda: geodesic(draws(q, 0), draws(other, 1)),
         "line": lambda: line(q.mean, other.mean),
     }[kind]()
-    found = profile(path, network, (x, y), key=KEY, points=3, samples=12, batch_size=50)
+    found = profile(path, network, (x, y), key=KEY, points=3, num_samples=12, batch_size=50)
     for i, t in enumerate(found.t):
-        direct = predictive(path(t), network, x, key=KEY, samples=12)
+        direct = predictive(path(t), network, x, key=KEY, num_samples=12)
         # log p of a sure prediction is known to float32 rounding of 1, not of itself.
         np.testing.assert_allclose(found.nll[i], nll(direct, y), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(found.accuracy[i], accuracy(direct, y), atol=1e-6)
@@ -295,9 +297,9 @@ def test_profile_agrees_with_the_predictive_at_every_point(trained, kind):
 def test_blocks_of_data_change_nothing(trained, monkeypatch):
     q, data, symmetry = trained
     path = geodesic(q, symmetry.act(symmetry.random(key=KEY), q))
-    whole = profile(path, network, data, key=KEY, points=5, samples=8)
+    whole = profile(path, network, data, key=KEY, points=5, num_samples=8)
     monkeypatch.setattr("onebasin.evaluation.streaming.BLOCK_BYTES", 30_000)
-    parts = profile(path, network, data, key=KEY, points=5, samples=8)
+    parts = profile(path, network, data, key=KEY, points=5, num_samples=8)
     for name in ("nll", "nll_stderr", "nll_bias", "excess_stderr", "accuracy", "mean_nll"):
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-4)
 
@@ -305,8 +307,8 @@ def test_blocks_of_data_change_nothing(trained, monkeypatch):
 def test_refining_adds_points_at_the_top(trained):
     q, data, symmetry = trained
     path = geodesic(q, symmetry.act(symmetry.random(key=KEY), q))
-    coarse = profile(path, network, data, key=KEY, points=5, samples=8)
-    fine = profile(path, network, data, key=KEY, points=5, samples=8, refine=3)
+    coarse = profile(path, network, data, key=KEY, points=5, num_samples=8)
+    fine = profile(path, network, data, key=KEY, points=5, num_samples=8, refine=3)
     assert len(fine.t) == 11
     assert np.all(np.diff(fine.t) > 0)
     assert fine.barrier >= coarse.barrier
@@ -319,7 +321,9 @@ def test_nested_mixtures_are_evaluated_by_their_exact_weights(trained):
     other = symmetry.act(symmetry.random(key=KEY), q)
     point = lambda r: Samples(jax.tree.map(lambda a: a[None], r.mean))
     inner = Mixture((point(q), point(other)), jnp.asarray([0.5, 0.5]))
-    found = profile(mixture(inner, point(q)), network, (x, y), key=KEY, points=3, samples=4)
+    found = profile(
+        mixture_path(inner, point(q)), network, (x, y), key=KEY, points=3, num_samples=4
+    )
     np.testing.assert_allclose(
         found.nll[-1], nll(predictive(point(q), network, x, key=KEY), y), rtol=1e-5
     )
@@ -330,7 +334,7 @@ def test_the_summary_is_plain_numbers(trained):
     import json
 
     q, data, _ = trained
-    found = profile(geodesic(q, q), network, data, key=KEY, points=3, samples=4)
+    found = profile(geodesic(q, q), network, data, key=KEY, points=3, num_samples=4)
     again = json.loads(json.dumps(found.summary()))
     assert again["barrier"] == found.barrier
     assert "barrier" in str(found)
@@ -339,14 +343,14 @@ def test_the_summary_is_plain_numbers(trained):
 def test_bad_input_is_named(trained):
     q, (x, y), _ = trained
     path = geodesic(q, q)
-    with pytest.raises(ValueError, match="labels reach from 1 to 7, but there are 3 outputs"):
+    with pytest.raises(ValueError, match="labels range from 1 to 7, but there are 3 outputs"):
         profile(path, network, (x, np.where(y == 0, 7, y) % 8), key=KEY)
     with pytest.raises(ValueError, match="one integer per example"):
         profile(path, network, (x, y.astype(float)), key=KEY)
     with pytest.raises(ValueError, match="as many examples"):
         profile(path, network, (x, y[:-1]), key=KEY)
     with pytest.raises(ValueError, match="at least 1"):
-        profile(path, network, (x, y), key=KEY, samples=0)
+        profile(path, network, (x, y), key=KEY, num_samples=0)
     with pytest.raises(ValueError, match="at least 3 points"):
         profile(path, network, (x, y), key=KEY, points=2)
     with pytest.raises(ValueError, match="is no path"):

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onebasin import cli
+from onebasin.cli import main as cli
+from onebasin.cli.usage import parsed
 from onebasin.networks import MLP, to_config
 from onebasin.posterior import MeanField, save
-from onebasin.usage import parsed
 
 HEAVY = ("jax", "flax", "optax", "blackjax", "matplotlib", "scipy", "sklearn", "numpy")
 
@@ -34,7 +34,7 @@ def onebasin(*arguments: str, **environment: str) -> subprocess.CompletedProcess
 def test_help_is_quick_and_imports_nothing_heavy():
     program = (
         "import sys\n"
-        "from onebasin.cli import main\n"
+        "from onebasin.cli.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit as stop: assert stop.code == 0\n"
         f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)\n"
@@ -231,7 +231,7 @@ def test_demo_removes_most_of_the_barrier(tmp_path):
 def test_fits_are_offered_devices_unless_the_user_chose(given, devices):
     program = (
         "import sys\n"
-        "from onebasin.cli import main\n"
+        "from onebasin.cli.main import main\n"
         "sys.argv = ['onebasin', 'data']\n"
         "main()\n"
         "import jax\n"

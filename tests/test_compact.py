@@ -17,7 +17,7 @@ from alignment_cases import (
 )
 from compact_cases import covariance, draws_of, flat, permuted
 from onebasin.alignment import Activations
-from onebasin.compaction import compact
+from onebasin.compaction import Rebase, compact
 from onebasin.posterior import LowRank, MeanField, Samples
 from onebasin.symmetry import Symmetry, find_symmetry, stack
 
@@ -80,7 +80,7 @@ def test_the_likelihood_never_falls(x64, rank):
     draws = Samples(jax.tree.map(lambda b, s, e: b + 0.4 * s * e, base, scale, rough.draws))
     symmetry = mlp_symmetry(base)
     mixed, _ = permuted(symmetry, draws)
-    found = compact(mixed, symmetry=symmetry, rank=rank, tolerance=0)
+    found = compact(mixed, symmetry=symmetry, rank=rank, rebase=Rebase(tolerance=0))
     assert (np.diff(found.trace) >= -1e-12 * abs(found.trace[-1])).all()
     assert found.moves[0] > 0
     assert found.trace[1] > found.trace[0]
@@ -110,7 +110,7 @@ def test_draws_of_a_chain_stay_together(x64):
     single = compact(mixed, symmetry=symmetry, rebase="barycentre")
     frames = symmetry.compose(single.permutations, planted_)
     assert not all((frames[name] == frames[name][0]).all() for name in frames)
-    found = compact(mixed, symmetry=symmetry, rank=3, max_rounds=2)
+    found = compact(mixed, symmetry=symmetry, rank=3, rebase=Rebase(max_rounds=2))
     assert found.start == max(
         ("chain", "barycentre"),
         key=lambda way: compact(mixed, symmetry=symmetry, rank=3, rebase=way).trace[0],
@@ -141,7 +141,7 @@ def test_to_an_anchor_by_weights_and_by_activations(x64):
     x = np.random.default_rng(0).normal(size=(40, 5))
     traced = find_symmetry(relu_mlp, base, x)
     for objective, own in (("l2", symmetry), (Activations(relu_mlp, x), traced)):
-        found = compact(mixed, symmetry=own, rebase="anchor", objective=objective, anchor=3)
+        found = compact(mixed, symmetry=own, rebase=Rebase("anchor", anchor=3, objective=objective))
         names = dict(zip([g.name for g in own.groups], permutations, strict=True))
         for name, there in names.items():
             moved = np.take_along_axis(permutations[there], found.permutations[name], axis=1)
@@ -204,11 +204,13 @@ def test_what_makes_no_sense_is_refused():
         compact(samples, symmetry=symmetry, rank=4)
     with pytest.raises(ValueError, match="rank is -1"):
         compact(samples, symmetry=symmetry, rank=-1)
-    with pytest.raises(ValueError, match="no way to rebase 'mean'; use one of none, anchor"):
+    with pytest.raises(
+        ValueError, match="no way to rebase 'mean'; choose likelihood, contributions"
+    ):
         compact(samples, symmetry=symmetry, rebase="mean")
     with pytest.raises(ValueError, match="no draw 4 to be the anchor"):
-        compact(samples, symmetry=symmetry, rebase="anchor", anchor=4)
-    with pytest.raises(ValueError, match="balance=True needs apply and x"):
+        compact(samples, symmetry=symmetry, rebase=Rebase("anchor", anchor=4))
+    with pytest.raises(ValueError, match="balance=True needs network and x"):
         compact(samples, symmetry=symmetry, balance=True)
     bad = Samples(jax.tree.map(lambda a: a.at[0].set(jnp.nan), samples.draws))
     with pytest.raises(ValueError, match="NaN or infinity in leaf 'draws/Dense_0/bias'"):

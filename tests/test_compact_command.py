@@ -8,10 +8,9 @@ import pytest
 
 from alignment_cases import gaussian, mlp_shapes, same_tree
 from compact_cases import draws_of
-from onebasin.commands.symmetry import file_network, network_symmetry
+from onebasin.cli.compact import CompactOptions, _sentence, run
+from onebasin.cli.symmetry import file_network, network_symmetry
 from onebasin.compaction import compact
-from onebasin.compaction.command import Compact, _sentence, run
-from onebasin.compaction.files import open_posterior
 from onebasin.networks import MLP, to_config
 from onebasin.posterior import LowRank, MeanField, Samples, load, read_header, save
 
@@ -31,7 +30,7 @@ def files(tmp_path):
 
 def test_draws_of_two_files(files, tmp_path, capsys):
     out = tmp_path / "made" / "q.safetensors"
-    run(Compact(tuple(files), out, rank=3, balance=True, json=True))
+    run(CompactOptions(tuple(files), out, rank=3, balance=True, json=True))
     report = json.loads(capsys.readouterr().out)
     assert report["members"] == 12
     assert report["balanced"] == ["Dense_0", "Dense_1"]
@@ -42,14 +41,14 @@ def test_draws_of_two_files(files, tmp_path, capsys):
     posterior = load(out)
     assert isinstance(posterior, LowRank)
     assert posterior.rank == 3
-    run(Compact(tuple(files), out, rebase="none", overwrite=True))
+    run(CompactOptions(tuple(files), out, rebase="none", overwrite=True))
     assert "12 members, rank 0" in capsys.readouterr().out
     assert isinstance(load(out), MeanField)
 
 
 def test_the_file_holds_what_python_gives(files, tmp_path, capsys):
     out = tmp_path / "q.safetensors"
-    run(Compact((files[0],), out, rank=1, chains=(1,)))
+    run(CompactOptions((files[0],), out, rank=1, chains=(1,)))
     symmetry = network_symmetry(*file_network(files[0]))
     whole = load(files[0])
     kept = Samples({k: {n: a[3:] for n, a in v.items()} for k, v in whole.draws.items()})
@@ -64,9 +63,9 @@ def test_looking_at_inputs(tmp_path, capsys):
     path = save(tmp_path / "draws.safetensors", draws_of(8, shapes), network=network)
     out = tmp_path / "q.safetensors"
     with pytest.raises(ValueError, match="look at inputs; name --data"):
-        run(Compact((path,), out, rebase="contributions"))
+        run(CompactOptions((path,), out, rebase="contributions"))
     options = {"rank": 2, "rebase": "contributions", "data": "digits", "inputs": 50}
-    run(Compact((path,), out, calibrate=True, json=True, **options))
+    run(CompactOptions((path,), out, calibrate=True, json=True, **options))
     report = json.loads(capsys.readouterr().out)
     found = report["calibration"]
     assert found["divergence"] < found["divergence_before"]
@@ -76,7 +75,7 @@ def test_looking_at_inputs(tmp_path, capsys):
 
 @pytest.mark.fast
 def test_mapped_draws_are_those_of_the_file(files):
-    mapped, read = open_posterior(files[0]), load(files[0])
+    mapped, read = load(files[0], mapped=True), load(files[0])
     assert same_tree(mapped, read)
     assert isinstance(mapped.draws["Dense_0"]["kernel"].base, np.memmap) or isinstance(
         mapped.draws["Dense_0"]["kernel"], np.memmap
@@ -88,21 +87,21 @@ def test_refused_before_anything_is_written(files, tmp_path):
     tanh = {**NETWORK, "activation": "tanh"}
     other = save(tmp_path / "tanh.safetensors", draws_of(3, SHAPES), network=tanh)
     with pytest.raises(ValueError, match="different networks: 'activation' differs"):
-        run(Compact((files[0], other), out))
+        run(CompactOptions((files[0], other), out))
     q = save(tmp_path / "gaussian.safetensors", gaussian(SHAPES, 0), network=NETWORK)
     with pytest.raises(ValueError, match="not both at once"):
-        run(Compact((files[0], q), out))
+        run(CompactOptions((files[0], q), out))
     with pytest.raises(ValueError, match="is a Gaussian already"):
-        run(Compact((q,), out))
+        run(CompactOptions((q,), out))
     with pytest.raises(ValueError, match=r"rank is 6, and 6 members"):
-        run(Compact((files[0],), out, rank=6))
+        run(CompactOptions((files[0],), out, rank=6))
     with pytest.raises(ValueError, match="holds a chain 7"):
-        run(Compact((files[0],), out, chains=(7,)))
+        run(CompactOptions((files[0],), out, chains=(7,)))
     with pytest.raises(ValueError, match="name at least one file"):
-        run(Compact((), out))
+        run(CompactOptions((), out))
     with pytest.raises(ValueError, match="no group of this network can be balanced"):
-        run(Compact((other,), out, balance=True))
+        run(CompactOptions((other,), out, balance=True))
     assert not out.exists()
     out.write_text("")
     with pytest.raises(ValueError, match="exists; give --overwrite"):
-        run(Compact((files[0],), out))
+        run(CompactOptions((files[0],), out))

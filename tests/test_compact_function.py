@@ -7,10 +7,10 @@ import pytest
 
 from alignment_cases import mlp_shapes, random_like, relu_mlp
 from compact_cases import flat
-from onebasin.compaction import calibrate, compact, find_scales
+from onebasin.compaction import calibrate, compact
 from onebasin.networks import LeNet
 from onebasin.posterior import LowRank, MeanField, Samples
-from onebasin.symmetry import find_symmetry, stack
+from onebasin.symmetry import find_scales, find_symmetry, stack
 from onebasin.symmetry.recording import Recorder
 
 SHAPES = mlp_shapes((9, 7))
@@ -91,9 +91,9 @@ def test_draws_come_together_by_what_their_units_do(x64):
         frames = symmetry.compose(found.permutations, stack(planted))["Dense_0"]
         return (frames == frames[0]).mean()
 
-    assert together(rebase="contributions", apply=relu_mlp, x=x) == 1
+    assert together(rebase="contributions", network=relu_mlp, x=x) == 1
     assert together(rebase="barycentre") < 0.7
-    with pytest.raises(ValueError, match="needs apply and x"):
+    with pytest.raises(ValueError, match="needs network and x"):
         together(rebase="contributions")
 
 
@@ -109,7 +109,13 @@ def test_noise_is_scaled_to_predict_as_the_draws_do(x64):
         jax.tree.map(lambda f: 0.8 * f, wide.factors),
     )
     draws = Samples(truth.sample(150, key=jax.random.key(0)))
-    options = {"to": draws, "apply": relu_mlp, "x": x, "key": jax.random.key(1), "samples": 150}
+    options = {
+        "to": draws,
+        "network": relu_mlp,
+        "x": x,
+        "key": jax.random.key(1),
+        "num_samples": 150,
+    }
     tried = {"diagonal": (1.0, 0.1, 0.01), "factors": (1.0, 0.8, 0.5)}
     found = calibrate(wide, **options, **tried)
     assert found.diagonal == 0.1
@@ -133,7 +139,7 @@ def test_factors_that_carry_the_variance_of_the_outputs(x64, rank):
     rng = np.random.default_rng(0)
     near = [jax.tree.map(lambda a: a + 1e-5 * rng.normal(size=a.shape), params) for _ in range(10)]
     samples = Samples(jax.tree.map(lambda *leaves: jnp.stack(leaves), *near))
-    options = {"rebase": "none", "fit": "outputs", "apply": relu_mlp, "x": x}
+    options = {"rebase": "none", "fit": "outputs", "network": relu_mlp, "x": x}
     found = compact(samples, symmetry=symmetry, rank=rank, **options)
     outputs = jax.vmap(lambda p: relu_mlp(p, x))(samples.draws)
     _, slopes = jax.vmap(lambda f: jax.jvp(lambda p: relu_mlp(p, x), (params,), (f,)))(

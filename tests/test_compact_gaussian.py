@@ -8,11 +8,11 @@ from scipy.stats import multivariate_normal
 
 from alignment_cases import gaussian, mlp_shapes, mlp_symmetry, random_like
 from compact_cases import covariance, draws_of, flat, permuted
+from onebasin.alignment import aligned_members as frame_module
+from onebasin.alignment.aligned_members import AlignedMembers
+from onebasin.alignment.gaussian_fit import GaussianFit
 from onebasin.alignment.members import Members
 from onebasin.compaction import compact
-from onebasin.compaction import frame as frame_module
-from onebasin.compaction.frame import Frame
-from onebasin.compaction.gaussian import Fit
 from onebasin.posterior import LowRank, MeanField, Samples
 
 SHAPES = mlp_shapes((4, 3), inputs=2, outputs=2)
@@ -21,7 +21,7 @@ SHAPES = mlp_shapes((4, 3), inputs=2, outputs=2)
 def fit_of(samples, rank, floor=1e-3, indices=None):
     symmetry = mlp_symmetry(samples.like)
     still = [dict(symmetry.identity().indices) for _ in range(samples.num_draws)]
-    return Fit(Frame(Members.of(samples), symmetry, indices or still), rank, floor)
+    return GaussianFit(AlignedMembers(Members.of(samples), symmetry, indices or still), rank, floor)
 
 
 @pytest.mark.fast
@@ -61,10 +61,10 @@ def test_em_never_falls_and_ends_where_nothing_can_rise(x64):
     assert trace[-1] > trace[0] + 0.01
     x = flat(samples.draws, 1)
     x = x - x.mean(0)
-    variance = np.concatenate([fit.gaussian.variance[k] for k in fit.frame.shapes])
-    factors = np.concatenate([fit.gaussian.factors[k] for k in fit.frame.shapes], axis=1)
+    variance = np.concatenate([fit.gaussian.variance[k] for k in fit.aligned.shapes])
+    factors = np.concatenate([fit.gaussian.factors[k] for k in fit.aligned.shapes], axis=1)
     floors = np.concatenate(
-        [np.full(fit.gaussian.variance[k].shape, fit.floors[k]) for k in fit.frame.shapes]
+        [np.full(fit.gaussian.variance[k].shape, fit.floors[k]) for k in fit.aligned.shapes]
     )
     sigma, sample = np.diag(variance) + factors.T @ factors, x.T @ x / 60
     inverse = np.linalg.inv(sigma)

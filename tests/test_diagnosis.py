@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from alignment_cases import mlp_shapes, mlp_symmetry, random_like, relu_mlp
-from onebasin.commands.diagnose import Diagnose, run
+from onebasin.cli.diagnose import Diagnose, run
 from onebasin.diagnosis import align_draws, diagnose, scramble, to_arviz
 from onebasin.diagnosis.connectivity import choose_pairs
 from onebasin.diagnosis.geometry import geometry
@@ -16,7 +16,7 @@ from onebasin.diagnosis.weights import folded_share, folding_ratio, series
 from onebasin.networks import MLP, to_config
 from onebasin.posterior import Samples, load, save
 from onebasin.symmetry import stack
-from onebasin.trees import leaf_paths
+from onebasin.trees import leaves_by_path
 
 KEY = jax.random.key(0)
 SHAPES = mlp_shapes((8, 6))
@@ -40,7 +40,9 @@ def planted(spread=0.1, seed=0):
 def found():
     x = np.random.default_rng(1).normal(size=(50, 5)).astype(np.float32)
     y = np.asarray(relu_mlp(MODE, x).argmax(-1))
-    return diagnose(planted(), SYMMETRY, key=KEY, apply=relu_mlp, data=(x, y), pairs=6, points=5)
+    return diagnose(
+        planted(), symmetry=SYMMETRY, key=KEY, network=relu_mlp, data=(x, y), pairs=6, points=5
+    )
 
 
 def test_chains_of_one_mode_agree_once_they_are_aligned(found):
@@ -69,7 +71,7 @@ def test_chains_of_one_mode_agree_once_they_are_aligned(found):
     summary = json.loads(json.dumps(found.summary()))
     assert summary["after"]["rhat"]["0.5"] < summary["null"]["rhat"]["0.5"]
     medians = summary["median_rhat_by_leaf"]
-    assert list(medians) == leaf_paths(MODE)
+    assert list(medians) == list(leaves_by_path(MODE))
     own = found.before.weights.rhat[8:48]  # after the eight of Dense_0/bias
     assert medians["Dense_0/kernel"]["before"] == pytest.approx(np.median(own))
     assert "across chains, after" in found.table()
@@ -77,21 +79,21 @@ def test_chains_of_one_mode_agree_once_they_are_aligned(found):
 
 def test_per_chain_recovers_the_planted_mode():
     samples = planted()
-    by_chain = align_draws(samples, SYMMETRY, per="chain")
-    by_draw = align_draws(samples, SYMMETRY, per="draw")
+    by_chain = align_draws(samples, symmetry=SYMMETRY, per="chain")
+    by_draw = align_draws(samples, symmetry=SYMMETRY, per="draw")
     # Both are the mode up to one permutation of all, so their draws are equally spread.
     for moved in (by_chain, by_draw):
         _, std = moved.moments()
         for leaf in jax.tree.leaves(std):
             np.testing.assert_allclose(leaf, 0.1, rtol=0.25)
     with pytest.raises(ValueError, match="per draw or per chain"):
-        align_draws(samples, SYMMETRY, per="weight")  # pyright: ignore
+        align_draws(samples, symmetry=SYMMETRY, per="weight")  # pyright: ignore
 
 
 @pytest.mark.fast
 def test_the_null_keeps_series_and_coordinates_and_loses_units():
     samples = planted()
-    null = scramble(samples, SYMMETRY, key=KEY)
+    null = scramble(samples, symmetry=SYMMETRY, key=KEY)
     first, moved = (np.asarray(s.draws["Dense_0"]["kernel"]) for s in (samples, null))
     for c in range(CHAINS):
         own = np.isin(CHAIN, c)
@@ -112,7 +114,7 @@ def test_the_null_keeps_series_and_coordinates_and_loses_units():
 
     leaf = jnp.arange(24.0).reshape(1, 12, 2)
     flat = Symmetry.by_hand({"k": leaf[0]}, {"c": [("k", 0, (4, 1))]})
-    got = np.asarray(scramble(Samples({"k": leaf}), flat, key=KEY).draws["k"])
+    got = np.asarray(scramble(Samples({"k": leaf}), symmetry=flat, key=KEY).draws["k"])
     pixels = leaf.reshape(4, 3, 2)
     np.testing.assert_array_equal(np.sort(got.reshape(4, 3, 2), 1), pixels)
 
@@ -197,9 +199,9 @@ def test_series_and_pairs():
     assert (CHAIN[within[:, 0]] == CHAIN[within[:, 1]]).all()
     assert (within[:, 1] - within[:, 0] == DRAWS // 2).all()
     with pytest.raises(ValueError, match="at least two chains"):
-        diagnose(Samples(samples.draws), SYMMETRY, key=KEY)
-    with pytest.raises(ValueError, match="both apply and data"):
-        diagnose(samples, SYMMETRY, key=KEY, apply=relu_mlp)
+        diagnose(Samples(samples.draws), symmetry=SYMMETRY, key=KEY)
+    with pytest.raises(ValueError, match="both network and data"):
+        diagnose(samples, symmetry=SYMMETRY, key=KEY, network=relu_mlp)
 
 
 def test_arviz_sees_chains_and_agrees(found):

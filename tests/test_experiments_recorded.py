@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from onebasin.experiments import get_experiment
+from onebasin.experiments.common_stages import Fit, fit_posterior
 from onebasin.experiments.experiment import (
     Findings,
     Picture,
@@ -17,7 +18,6 @@ from onebasin.experiments.recorded import RecordedParts
 from onebasin.experiments.runner import Run
 from onebasin.experiments.setting import Setting
 from onebasin.experiments.stage import Stage
-from onebasin.experiments.steps import Fit, fit_posterior
 from onebasin.inference.methods import VI
 
 PART = "plane"

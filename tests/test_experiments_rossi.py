@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from onebasin import cli
+from onebasin.cli import main as cli
 from onebasin.experiments.runner import Run
 from onebasin.experiments.setting import dataset
 from toy_runs import ROSSI, claims, numbers, toy_folder

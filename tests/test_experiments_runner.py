@@ -10,17 +10,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from onebasin import cli
+from onebasin.cli import main as cli
 from onebasin.experiments import EXPERIMENTS, get_experiment
 from onebasin.experiments import speed as speed_module
 from onebasin.experiments import stage as stage_module
 from onebasin.experiments.claims import Requirement, judge, plus_minus
+from onebasin.experiments.common_stages import Fit, finite, fits
 from onebasin.experiments.curves import Curve
 from onebasin.experiments.runner import Run, clock
 from onebasin.experiments.setting import SHAPES, TRAIN_EXAMPLES, Setting, gradient_flops
 from onebasin.experiments.speed import speed
 from onebasin.experiments.stage import Stage, encode, step
-from onebasin.experiments.steps import Fit, finite, fits
 from onebasin.inference.methods import VI
 from onebasin.networks import MLP
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from onebasin.experiments import draws
+from onebasin.experiments import compact_stages
 from onebasin.experiments.runner import Run
 from onebasin.inference.checkpoint import CheckpointError
 from toy_runs import XIAO, claims, numbers, toy_folder
@@ -61,7 +61,7 @@ def test_unimodality(folder):
 
 
 def test_a_finished_fit_is_adopted_if_it_is_the_same(folder, tmp_path):
-    stage = draws.TOY.fits()["vi"].stage
+    stage = compact_stages.TOY.fits()["vi"].stage
     file = tmp_path / "mine.safetensors"
     shutil.copy(next(folder.glob(f"stages/{stage.key}/posterior.safetensors")), file)
     run = Run(tmp_path / "run", "toy", quiet=True, adopt=[file])
@@ -70,6 +70,10 @@ def test_a_finished_fit_is_adopted_if_it_is_the_same(folder, tmp_path):
     assert taken["runs"][0]["last"] == {}, "it was loaded, not fitted"
     assert (run.folder(stage) / "posterior.safetensors").read_bytes() == file.read_bytes()
     # The same method and key, but of another problem.
-    other = replace(draws.TOY, setting=replace(draws.TOY.setting, width=10)).fits()["vi"].stage
+    other = (
+        replace(compact_stages.TOY, setting=replace(compact_stages.TOY.setting, width=10))
+        .fits()["vi"]
+        .stage
+    )
     with pytest.raises(CheckpointError, match="belongs to another fit: problem"):
         run.perform(other)

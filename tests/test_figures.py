@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 
 from onebasin.alignment import Activations
-from onebasin.cli import main
-from onebasin.commands.symmetry import file_network, network_symmetry
+from onebasin.cli.main import main
+from onebasin.cli.symmetry import file_network, network_symmetry
 from onebasin.data import load_dataset
-from onebasin.evaluation.barrier import profile
 from onebasin.evaluation.distances import wasserstein
-from onebasin.evaluation.landscape import landscape, random_plane
+from onebasin.evaluation.landscapes import landscape, random_plane
 from onebasin.evaluation.measures import reliability
-from onebasin.networks import MLP, to_config
-from onebasin.paths import geodesic, mixture
-from onebasin.posterior import MeanField, load, save
-from onebasin.report.figures import (
+from onebasin.evaluation.profiles import profile
+from onebasin.figures.evaluation import (
     excess_figure,
     landscape_figure,
     profile_figure,
     reliability_figure,
 )
-from onebasin.report.style import COLOURS, save_figure, series
+from onebasin.figures.style import COLOURS, save_figure, series
+from onebasin.networks import MLP, to_config
+from onebasin.paths import geodesic, mixture_path
+from onebasin.posterior import MeanField, load, save
 
 KEY = jax.random.key(0)
 X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
@@ -46,10 +46,10 @@ def posterior(seed):
 @pytest.fixture(scope="module")
 def profiles():
     q0, q1 = posterior(0), posterior(1)
-    options = {"key": KEY, "points": 5, "samples": 8}
+    options = {"key": KEY, "points": 5, "num_samples": 8}
     return {
         "geodesic": profile(geodesic(q0, q1), apply, (X, Y), **options),
-        "mixture": profile(mixture(q0, q1), apply, (X, Y), **options),
+        "mixture": profile(mixture_path(q0, q1), apply, (X, Y), **options),
     }
 
 
@@ -136,7 +136,7 @@ def test_barrier_command_reports_before_and_after_alignment(files, tmp_path, cap
     figure = tmp_path / "barrier.svg"
     found = run(
         capsys, "barrier", *files, "--align", objective, "--repair", "--points", "3",
-        "--samples", "4", "--limit", "100", "--split", "test", "train",
+        "--num-samples", "4", "--limit", "100", "--split", "test", "train",
         "--figure", str(figure), "--json",
     )  # fmt: skip
     by_name = {(r["split"], r["ends"]): r for r in found["results"]}
@@ -164,7 +164,7 @@ def test_barrier_command_reports_before_and_after_alignment(files, tmp_path, cap
 
 def test_compare_command_measures_both(files, tmp_path, capsys):
     found = run(
-        capsys, "compare", *files, "--samples", "8", "--limit", "100", "--align", "w2",
+        capsys, "compare", *files, "--num-samples", "8", "--limit", "100", "--align", "w2",
         "--figure", str(tmp_path / "c.png"), "--json",
     )  # fmt: skip
     # A permuted copy predicts the same, up to its own draws.
@@ -190,7 +190,7 @@ def test_landscape_command_draws_a_plane(files, tmp_path, capsys):
         (["--data", "mnist", "--root", "/"], "mnist"),
         (["--figure", "a.jpg"], "a.jpg"),
         (["--path", "mixture", "--repair"], "only a geodesic is repaired"),
-        (["--samples", "0"], "at least 1"),
+        (["--num-samples", "0"], "at least 1"),
     ],
 )
 def test_bad_input_to_a_command_is_one_sentence(files, capsys, arguments, message):

@@ -22,12 +22,12 @@ from onebasin.posterior import (
     LowRank,
     MeanField,
     Mixture,
-    PosteriorFileError,
     Samples,
     load,
     read_header,
     save,
 )
+from onebasin.tensor_files import TensorFileError
 
 
 def tree(lead=(), scale=1.0):
@@ -122,7 +122,7 @@ def test_other_containers_come_back_through_like(tmp_path):
     by_path = load(path).mean
     assert set(by_path) == {"layers/0/weight", "layers/0/bias", "layers/1/weight", "layers/1/bias"}
     wrong = eqx.filter(eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0)), eqx.is_inexact_array)
-    with pytest.raises(PosteriorFileError, match="leaf 'layers/0/weight' has shape"):
+    with pytest.raises(TensorFileError, match="leaf 'layers/0/weight' has shape"):
         load(path, like=wrong)
     samples = Samples(jax.tree.map(lambda a: jnp.stack([a, a]), params))
     path = save(tmp_path / "s.safetensors", samples)
@@ -172,7 +172,7 @@ def bad_files(tmp_path):
     ragged = tensors | {"draws/Dense_0/bias": np.ones((3, 3), np.float32)}
     odd = json.dumps({"kind": "Wishful", "trees": {}})
     return {
-        "foreign": (foreign, "no OneBasin posterior"),
+        "foreign": (foreign, "not a OneBasin posterior"),
         "text": (text, "foreign or cut short"),
         "empty": (empty, "foreign or cut short"),
         "cut": (cut, "foreign or cut short"),
@@ -192,7 +192,7 @@ def bad_files(tmp_path):
 
 def test_bad_files_get_a_clear_error(tmp_path):
     for name, (path, message) in bad_files(tmp_path).items():
-        with pytest.raises(PosteriorFileError, match=message) as error:
+        with pytest.raises(TensorFileError, match=message) as error:
             load(path)
         assert str(path) in str(error.value), name
         assert "\n" not in str(error.value).strip(), name
@@ -212,7 +212,7 @@ def test_a_flipped_byte_never_half_loads(tmp_path_factory, where, value):
     path.write_bytes(content)
     try:
         loaded = load(path)
-    except PosteriorFileError:
+    except TensorFileError:
         return
     assert isinstance(loaded, MeanField)
     assert len(jax.tree.leaves(loaded.mean)) == len(jax.tree.leaves(q.mean))
@@ -226,9 +226,9 @@ def test_what_is_not_fit_to_keep_is_not_written(tmp_path):
         (lambda: save(path, nan), "NaN"),
         (lambda: save(path, q, note=object()), "provenance cannot be written"),
         (lambda: save(path, q, note=float("nan")), "provenance cannot be written"),
-        (lambda: save(path, {"w": jnp.ones(2)}), "no posterior"),
+        (lambda: save(path, {"w": jnp.ones(2)}), "not a posterior"),
     ]:
-        with pytest.raises(PosteriorFileError, match=message):
+        with pytest.raises(TensorFileError, match=message):
             bad()
     with pytest.raises(FileNotFoundError, match="folder"):
         save(tmp_path / "nowhere" / "q.safetensors", q)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from onebasin.cli import main
+from onebasin.cli.main import main
 from onebasin.posterior import load, read_header
 
 

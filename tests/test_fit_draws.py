@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fit_process import problem
-from onebasin.inference import fit as fitting
+from onebasin.inference import fitting
 from onebasin.inference.checkpoint import CheckpointError
 from onebasin.inference.draws import DrawStore, grow_file
-from onebasin.inference.fit import fit
+from onebasin.inference.fitting import fit
 from onebasin.inference.methods import HMC, NUTS
 from onebasin.inference.signals import FitInterrupted
 from onebasin.posterior import load

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file
 
 from fit_process import problem
 from onebasin.inference.checkpoint import CheckpointError, read_checkpoint
-from onebasin.inference.fit import NonFiniteLossError, fit
+from onebasin.inference.fitting import NonFiniteLossError, fit
+from onebasin.inference.history import figures_of
 from onebasin.inference.methods import HMC, MAP, VI, Ensemble
-from onebasin.inference.progress import describe
 from onebasin.inference.signals import FitInterrupted
 from onebasin.posterior import read_header
 from onebasin.problem import Problem
@@ -129,18 +129,17 @@ def interrupted(tmp_path, method, key, **options):
     class Stop(Exception):
         pass
 
-    rows = []
+    chunks = []
 
-    def count(self, row):
-        del self
-        rows.append(row)
-        if len(rows) == 3:
+    def stop_after_three(what, done, total):
+        del what, total
+        if done:  # it also reports before the first chunk
+            chunks.append(done)
+        if len(chunks) == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("onebasin.inference.progress._Silent.update", count)
-        with pytest.raises(FitInterrupted, match="resume=True") as stopped:
-            fit(problem(), method, key=key, progress="silent", **options)
+    with pytest.raises(FitInterrupted, match="resume=True") as stopped:
+        fit(problem(), method, key=key, progress=stop_after_three, **options)
     assert stopped.value.exit_code == 130
 
 
@@ -272,7 +271,7 @@ def test_progress_in_plain_lines_and_history(tmp_path, capsys):
         chunk_steps=20,
     )
     lines = capsys.readouterr().err.splitlines()
-    assert lines[-1].startswith("VI: step 40/40  epoch 4")
+    assert lines[-1].startswith("VI, step: 40/40  0:00 left  epoch 4")
     assert "accuracy" in lines[-1]
     assert "left" in lines[-1]
     rows = [json.loads(line) for line in (tmp_path / "h.jsonl").read_text().splitlines()]
@@ -284,7 +283,7 @@ def test_progress_in_plain_lines_and_history(tmp_path, capsys):
 
 def test_progress_says_nothing_of_trajectories_when_none_has_ended():
     row = {"step": 3, "loss": [0.5, 0.7], "acceptance": [0.0, 0.0], "transitions": [0.0, 0.0]}
-    assert describe(row) == "loss 0.6"
+    assert figures_of(row) == "loss 0.6"
     ended = {**row, "acceptance": [0.9, 0.7], "transitions": [1.0, 1.0]}
-    assert describe(ended) == "loss 0.6  acceptance 0.8  transitions 1"
-    assert describe({"step": 3, "loss": [0.5]}) == "loss 0.5"
+    assert figures_of(ended) == "loss 0.6  acceptance 0.8  transitions 1"
+    assert figures_of({"step": 3, "loss": [0.5]}) == "loss 0.5"

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onebasin.inference.fit import fit
+from onebasin.inference.fitting import fit
 from onebasin.inference.methods import MAP, VI, Ensemble
 from onebasin.inference.optimisers import direction, last_direction, schedule
 from onebasin.inference.vi import Variational, analytic_kl, elbo_gradient, learning_rates
+from onebasin.likelihoods import Gaussian
 from onebasin.problem import Batch, Problem
 
 RNG = np.random.default_rng(1)
@@ -23,8 +24,7 @@ def conjugate(noise_std=0.5, prior_variance=0.4, examples=200, temperature=1.0):
         apply=lambda p, x: x @ p["w"],
         init=lambda key: {"w": 0.1 * jax.random.normal(key, (3,))},
         data=(x, y),
-        likelihood="gaussian",
-        noise_std=noise_std,
+        likelihood=Gaussian(noise_std),
         prior_variance=prior_variance,
         temperature=temperature,
     )
@@ -51,7 +51,7 @@ def classifier(examples=60, hidden=5):
 @pytest.mark.usefixtures("x64")
 def test_vi_reaches_the_exact_mean_field_optimum(kl):
     problem, mean, precision = conjugate(temperature=2.0)
-    method = VI(epochs=4000, learning_rate=0.02, std_schedule="cosine", samples=8, kl=kl)
+    method = VI(epochs=4000, learning_rate=0.02, std_schedule="cosine", num_samples=8, kl=kl)
     q = fit(problem, method, key=jax.random.key(0), progress="silent").posterior
     # For a Gaussian target the optimum has its mean and the diagonal of its *precision*.
     std = 1 / np.sqrt(np.diag(precision))
@@ -80,7 +80,7 @@ def test_monte_carlo_and_analytic_kl_have_the_same_expected_gradient(samples):
     batch = Batch(jnp.asarray(problem.x), jnp.asarray(problem.y))
 
     def gradients(kl):
-        method = VI(kl=kl, samples=samples)
+        method = VI(kl=kl, num_samples=samples)
         both = jax.vmap(lambda key: elbo_gradient(problem, method, params, [batch], key=key))
         report, gradient = jax.jit(both)(jax.random.split(jax.random.key(1), 4000))
         value = report["loss"]
@@ -105,7 +105,7 @@ def test_the_gradient_is_that_of_the_loss_it_reports(kl, antithetic):
     params = Variational(mean, jax.tree.map(lambda m: 0.1 * m - 1.0, mean))
     x, y = jnp.asarray(problem.x), jnp.asarray(problem.y)
     parts = [Batch(x[:7], y[:7]), Batch(x[7:], y[7:])] if antithetic else [Batch(x, y)]
-    method = VI(kl=kl, samples=2)
+    method = VI(kl=kl, num_samples=2)
 
     def report(q):
         return elbo_gradient(problem, method, q, parts, key=jax.random.key(1))

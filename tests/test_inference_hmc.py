@@ -8,12 +8,13 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from onebasin.inference.diagnostics import by_chain, ess
-from onebasin.inference.fit import fit
+from onebasin.inference.fitting import fit
 from onebasin.inference.full_batch import accurate_sum, chunked, log_density
 from onebasin.inference.hmc import inverse_masses
-from onebasin.inference.keys import subkey
 from onebasin.inference.methods import HMC, NUTS
 from onebasin.inference.warmup import build_warmup
+from onebasin.keys import subkey
+from onebasin.likelihoods import Gaussian
 from onebasin.posterior import load, save
 from onebasin.problem import Problem
 
@@ -27,8 +28,7 @@ def conjugate():
         apply=lambda p, x: x @ p["w"],
         init=lambda key: {"w": 0.1 * jax.random.normal(key, (3,))},
         data=(x, y),
-        likelihood="gaussian",
-        noise_std=0.5,
+        likelihood=Gaussian(0.5),
         prior_variance=0.4,
     )
     precision = x.T @ x / 0.25 + np.eye(3) / 0.4
@@ -222,8 +222,7 @@ def test_a_chain_leaves_a_start_that_is_too_stiff_for_its_steps():
         apply=lambda p, x: x * p["w"] ** 3,
         init=lambda _: {"w": jnp.full(1, 6.0)},
         data=(np.ones((4, 1)), np.zeros((4, 1))),
-        likelihood="gaussian",
-        noise_std=20.0,
+        likelihood=Gaussian(20.0),
     )
     settings = {"draws": 20, "leapfrog_steps": 8, "step_size": 0.4, "chains": 2, "jitter": 0.0}
     stuck = HMC(**settings, warmup=0, adapt_step_size=False)

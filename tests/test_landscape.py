@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onebasin.evaluation.landscape import landscape, plane_through, random_plane
+from onebasin.evaluation.landscapes import landscape, plane_through, random_plane
 from onebasin.posterior import MeanField, Samples
 from onebasin.trees import tree_dot
 
@@ -115,5 +115,5 @@ def test_bad_input_is_named():
     plane = random_plane(a, key=jax.random.key(0))
     with pytest.raises(ValueError, match="at least 2 points"):
         landscape(plane, apply, (X, Y), points=1)
-    with pytest.raises(ValueError, match="labels reach"):
+    with pytest.raises(ValueError, match="labels range"):
         landscape(plane, apply, (X, Y + 5))

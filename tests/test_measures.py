@@ -15,7 +15,7 @@ from onebasin.evaluation.measures import (
     reliability,
     total_variation,
 )
-from onebasin.evaluation.predictive import Predictive
+from onebasin.evaluation.predicting import Predictive
 
 pytestmark = pytest.mark.fast
 
@@ -96,8 +96,8 @@ def test_agreement_and_total_variation_by_hand():
     ("call", "message"),
     [
         (lambda: nll(P, Y[:2]), "4 predictions and 2 labels"),
-        (lambda: nll(P, [0, 1, 2, 3]), "labels reach from 0 to 3, but there are 3 outputs"),
-        (lambda: accuracy(P, Y + 0.5), "one integer per example"),
+        (lambda: nll(P, [0, 1, 2, 3]), "labels range from 0 to 3, but there are 3 outputs"),
+        (lambda: accuracy(P, Y + 0.5), "one integer label per example"),
         (lambda: nll(np.log(P), Y), "may be logits"),
         (lambda: nll(2 * P, Y), "sum to 1"),
         (lambda: nll(P[0], Y), r"\[n, classes\]"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onebasin.evaluation.distances import aligned_distance, l2, wasserstein
-from onebasin.paths import displacement, geodesic, line, mixture
+from onebasin.paths import displacement, geodesic, line, mixture_path
 from onebasin.posterior import LowRank, MeanField, Mixture, Samples
 from onebasin.symmetry import Symmetry
 
@@ -121,7 +121,7 @@ def test_mean_field_joins_low_rank():
 
 
 def test_mixture_has_the_weights_of_t():
-    q = mixture(mean_field(0), samples(1))(0.25)
+    q = mixture_path(mean_field(0), samples(1))(0.25)
     assert isinstance(q, Mixture)
     np.testing.assert_allclose(q.weights, [0.75, 0.25])
 
@@ -183,7 +183,7 @@ def test_distance_and_transpositions_come_as_a_pair():
 
 @pytest.mark.fast
 @pytest.mark.parametrize("t", [-0.01, 1.5, float("nan")])
-@pytest.mark.parametrize("make", [geodesic, mixture])
+@pytest.mark.parametrize("make", [geodesic, mixture_path])
 def test_t_outside_the_interval_is_refused(t, make):
     with pytest.raises(ValueError, match=r"t in \[0, 1\]"):
         make(mean_field(0), mean_field(1))(t)
@@ -195,7 +195,7 @@ def test_ends_over_different_params_are_refused_with_the_leaf():
         {**tree(0), "Dense_1": {"kernel": jnp.ones((4, 3))}},
         {**tree(0), "Dense_1": {"kernel": jnp.ones((4, 3))}},
     )
-    for join in (geodesic, mixture):
+    for join in (geodesic, mixture_path):
         with pytest.raises(ValueError, match="Dense_1/kernel"):
             join(mean_field(0), other)
     with pytest.raises(ValueError, match="Dense_1/kernel"):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onebasin.evaluation.predictive import predict, predict_moments, predictive
+from onebasin.evaluation.predicting import predict, predict_moments, predictive
 from onebasin.posterior import LowRank, MeanField, Mixture, Samples
 
 CLASSES = 3
@@ -50,7 +50,7 @@ def test_samples_used_whole_are_the_plain_average():
     expected = np.mean([softmax(q.draw(i)) for i in range(7)], axis=0)
     for count in (7, 128):
         # Float32 sums of seven terms.
-        found = predict(q, apply, X, key=KEY, samples=count)
+        found = predict(q, apply, X, key=KEY, num_samples=count)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
@@ -59,7 +59,7 @@ def test_a_gaussian_is_the_average_over_its_own_draws():
     draw = jax.jit(lambda s: q.sample(key=jax.random.fold_in(KEY, s)))
     draws = [draw(s) for s in range(9)]
     expected = np.mean([softmax(d) for d in draws], axis=0)
-    found = predict(q, apply, X, key=KEY, samples=9)
+    found = predict(q, apply, X, key=KEY, num_samples=9)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
@@ -69,14 +69,14 @@ def test_a_mixture_has_its_weights_exactly():
     q = Mixture(tuple(points), jnp.asarray([0.25, 0.75]))
     expected = 0.25 * softmax(points[0].draw(0)) + 0.75 * softmax(points[1].draw(0))
     for samples in (1, 2, 50):
-        found = predict(q, apply, X, key=KEY, samples=samples)
+        found = predict(q, apply, X, key=KEY, num_samples=samples)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", POSTERIORS)
 def test_batches_and_repeats_change_nothing(kind):
-    whole = predictive(POSTERIORS[kind], apply, X, key=KEY, samples=8)
-    parts = predictive(POSTERIORS[kind], apply, X, key=KEY, samples=8, batch_size=7)
+    whole = predictive(POSTERIORS[kind], apply, X, key=KEY, num_samples=8)
+    parts = predictive(POSTERIORS[kind], apply, X, key=KEY, num_samples=8, batch_size=7)
     # Only the order of float32 operations inside a batch may differ.
     np.testing.assert_allclose(whole.log_probs, parts.log_probs, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(np.exp(whole.log_probs).sum(-1), 1.0, rtol=1e-5)
@@ -85,16 +85,16 @@ def test_batches_and_repeats_change_nothing(kind):
 
 def test_small_blocks_of_data_change_nothing(monkeypatch):
     q = POSTERIORS["mean-field"]
-    whole = predict(q, apply, X, key=KEY, samples=5)
+    whole = predict(q, apply, X, key=KEY, num_samples=5)
     monkeypatch.setattr("onebasin.evaluation.streaming.BLOCK_BYTES", 11 * (12 * CLASSES + 16))
-    np.testing.assert_allclose(predict(q, apply, X, key=KEY, samples=5), whole, rtol=1e-5)
+    np.testing.assert_allclose(predict(q, apply, X, key=KEY, num_samples=5), whole, rtol=1e-5)
 
 
 def test_posteriors_share_their_noise_only_when_asked():
     q = POSTERIORS["mean-field"]
-    first, second = predict([q, q], apply, X, key=KEY, samples=3)
+    first, second = predict([q, q], apply, X, key=KEY, num_samples=3)
     np.testing.assert_array_equal(first, second)
-    first, second = predict([q, q], apply, X, key=KEY, samples=3, common_noise=False)
+    first, second = predict([q, q], apply, X, key=KEY, num_samples=3, common_noise=False)
     assert np.abs(first - second).max() > 1e-3
 
 
@@ -112,7 +112,9 @@ def test_moments_of_a_linear_model_are_those_of_the_closed_form():
     m, s = RNG.normal(size=4), np.abs(RNG.normal(size=4)) + 0.1
     q = MeanField({"w": jnp.asarray(m, jnp.float32)}, {"w": jnp.asarray(s, jnp.float32)})
     count = 4000
-    found = predict_moments(q, lambda p, x: x @ p["w"], X, key=KEY, samples=count, noise_std=0.5)
+    found = predict_moments(
+        q, lambda p, x: x @ p["w"], X, key=KEY, num_samples=count, noise_std=0.5
+    )
     spread = np.sqrt(X**2 @ s**2)
     std = np.sqrt(spread**2 + 0.25)
     # Five standard errors of a mean and of a standard deviation, over 50 examples.
@@ -138,9 +140,9 @@ def test_the_network_is_traced_a_fixed_number_of_times():
         traces.append(1)
         return apply(params, x)
 
-    predict(POSTERIORS["mean-field"], counted, X, key=KEY, samples=3)
+    predict(POSTERIORS["mean-field"], counted, X, key=KEY, num_samples=3)
     few = len(traces)
-    predict(POSTERIORS["mean-field"], counted, X, key=KEY, samples=30)
+    predict(POSTERIORS["mean-field"], counted, X, key=KEY, num_samples=30)
     # The second call shares the compiled program; only the look at shapes runs again.
     assert len(traces) - few <= 1
 
@@ -149,7 +151,7 @@ def test_the_network_is_traced_a_fixed_number_of_times():
 @pytest.mark.parametrize("samples", [0, -1, 2.5])
 def test_samples_must_be_a_positive_number(samples):
     with pytest.raises(ValueError, match="at least 1"):
-        predict(POSTERIORS["mean-field"], apply, X, key=KEY, samples=samples)
+        predict(POSTERIORS["mean-field"], apply, X, key=KEY, num_samples=samples)
 
 
 def test_bad_input_is_named():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from onebasin.likelihoods import Gaussian
 from onebasin.problem import Batch, Problem
 
 RNG = np.random.default_rng(0)
@@ -28,12 +29,12 @@ def classifier(**options):
     return Problem(apply=linear, init=init, data=(X, LABELS), **options)
 
 
-def regression(**options):
+def regression(noise_std=1.0, **options):
     return Problem(
         apply=lambda p, x: x @ p["w"],
         init=lambda key: {"w": jax.random.normal(key, (4,))},
         data=(X, TARGETS),
-        likelihood="gaussian",
+        likelihood=Gaussian(noise_std),
         **options,
     )
 
@@ -130,12 +131,12 @@ class WithStatistics(nn.Module):
         (lambda: classifier(temperature=0.0), "temperature must be a positive number"),
         (lambda: classifier(prior_variance=-1.0), "prior_variance of 'b' must be a positive"),
         (lambda: classifier(prior_variance={"w": 1.0}), "leaf 'b' is missing"),
-        (lambda: Problem(linear, init, (X[:0], LABELS[:0])), "empty"),
-        (lambda: Problem(linear, init, (X, LABELS[:5])), "12 examples and y holds 5"),
-        (lambda: Problem(linear, init, (X, LABELS + 1)), "labels reach from 1 to 3"),
+        (lambda: Problem(linear, init, (X[:0], LABELS[:0])), "no examples"),
+        (lambda: Problem(linear, init, (X, LABELS[:5])), r"x has shape \(12, 4\) and y \(5,\)"),
+        (lambda: Problem(linear, init, (X, LABELS + 1)), "labels range from 1 to 3"),
         (lambda: Problem(linear, init, (X, TARGETS)), "integer label"),
         (lambda: Problem(linear, init, (X * np.nan, LABELS)), "NaN or infinity"),
-        (lambda: Problem(linear, init, X), "give a data set"),
+        (lambda: Problem(linear, init, X), "give a split with .x and .y"),
         (lambda: Problem(lambda p, x: linear(p, x).sum(), init, (X, LABELS)), "batch first"),
         (
             lambda: Problem(linear, init, (X, TARGETS), likelihood="gaussian"),

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from alignment_cases import gaussian, mlp_shapes, relu_mlp, same_tree
-from onebasin.commands.prune import Prune, run
+from onebasin.cli.prune import Prune, run
 from onebasin.networks import MLP, to_config
 from onebasin.posterior import MeanField, Samples, save
+from onebasin.posterior.sparse import load_sparse, save_sparse
 from onebasin.pruning import prune, pruning_curve
-from onebasin.sparse import load_sparse, save_sparse
 from onebasin.trees import leaves_by_path
 
 Q = gaussian(mlp_shapes((7, 6)), 0)
@@ -92,7 +92,7 @@ def test_refused():
         prune(Q.mean, {"w": np.ones(3)})
     with pytest.raises(ValueError, match="leaf 'w' holds NaN"):
         prune({"w": np.array([np.nan])}, by="magnitude")
-    with pytest.raises(ValueError, match="no rule 'sigma'"):
+    with pytest.raises(ValueError, match="no rule to prune by 'sigma'"):
         prune(Q.mean, Q.std, by="sigma")  # pyright: ignore
 
 
@@ -150,7 +150,7 @@ def test_sparse_files_are_small_and_damage_is_noticed(tmp_path):
     assert sizes[1] < 8 * 1_200 + 1000
     tensors = load_file(tmp_path / "0.01")
     save_file(tensors, tmp_path / "foreign")
-    with pytest.raises(ValueError, match="no sparse file"):
+    with pytest.raises(ValueError, match="not a sparse file"):
         load_sparse(tmp_path / "foreign")
     (tmp_path / "short").write_bytes((tmp_path / "0.1").read_bytes()[:5000])
     with pytest.raises(ValueError, match="no whole safetensors file"):

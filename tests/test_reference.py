@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from onebasin.evaluation import measures
-from onebasin.evaluation.grouped import Grouped, grouped_predictive
-from onebasin.evaluation.predictive import predictive
+from onebasin.evaluation.grouped_predictive import GroupedPredictive, grouped_predictive
+from onebasin.evaluation.predicting import predictive
 from onebasin.evaluation.reference import CEILING, MEASURES, compare, reference_table
 from onebasin.posterior import LowRank, MeanField, Mixture, Samples
 
@@ -43,7 +43,12 @@ def test_a_posterior_against_itself_and_against_others():
     low = LowRank(q.mean, q.std, jax.tree.map(lambda m: 0.1 * m[None], q.mean))
     both = Mixture((q, low), jnp.array([0.25, 0.75]))
     found = reference_table(
-        {"same": hmc, "vi": q, "low": low, "mixture": both}, hmc, apply, (X, Y), key=KEY, samples=16
+        {"same": hmc, "vi": q, "low": low, "mixture": both},
+        hmc,
+        apply,
+        (X, Y),
+        key=KEY,
+        num_samples=16,
     )
     for name in ("reference", "same"):
         row = found[name]
@@ -52,7 +57,7 @@ def test_a_posterior_against_itself_and_against_others():
         assert row.nll.stderr > 0
         assert row.mean_accuracy is None
     # The reference is used whole: its numbers are those of the plain predictive.
-    plain = predictive(hmc, apply, X, key=KEY, samples=24)
+    plain = predictive(hmc, apply, X, key=KEY, num_samples=24)
     assert found["reference"].nll.value == pytest.approx(measures.nll(plain, Y), rel=1e-5)
     assert found["same"].accuracy.value == measures.accuracy(plain, Y)
     assert found["same"].calibration_error.value == pytest.approx(
@@ -81,7 +86,7 @@ def test_the_ceiling_is_half_the_chains_against_the_other_half():
             apply,
             X,
             key=KEY,
-            samples=12,
+            num_samples=12,
         )
         for own in (chain < 2, chain >= 2)
     ]
@@ -99,20 +104,20 @@ def test_one_network_has_no_error_and_names_are_checked():
     with pytest.raises(ValueError, match="rename the posterior"):
         reference_table({"reference": point}, point, apply, (X, Y), key=KEY)
     with pytest.raises(ValueError, match="at least 2 samples"):
-        reference_table({}, point, apply, (X, Y), key=KEY, samples=1)
+        reference_table({}, point, apply, (X, Y), key=KEY, num_samples=1)
 
 
 @pytest.mark.fast
 def test_groups_are_stretches_of_chains():
     q = draws(20, chains=2)
-    found = grouped_predictive(q, apply, X, key=KEY, samples=20, groups=10)
+    found = grouped_predictive(q, apply, X, key=KEY, num_samples=20, groups=10)
     assert found.chain.tolist() == [0] * 5 + [1] * 5
     np.testing.assert_allclose(found.share, 0.1)
     # The first group holds the first two draws of chain 0, which are draws 0 and 2.
     logits = np.stack([X @ q.draws["w"][i] + q.draws["b"][i] for i in (0, 2)])
     expected = np.asarray(jax.nn.softmax(logits)).mean(0)
     np.testing.assert_allclose(np.exp(found.log_probs[0]), expected, rtol=1e-4)
-    thinned = grouped_predictive(q, apply, X, key=KEY, samples=4, groups=10)
+    thinned = grouped_predictive(q, apply, X, key=KEY, num_samples=4, groups=10)
     assert (thinned.draws, thinned.chain.tolist()) == (4, [0, 0, 1, 1])
 
 
@@ -123,7 +128,9 @@ def some_groups(rng, groups, examples, correlated=0.0):
     noisy = logits + noise
     log_p = noisy - np.logaddexp.reduce(noisy, axis=-1, keepdims=True)
     zeros = np.zeros(groups, int)
-    return Grouped(log_p.astype(np.float32), np.full(groups, 1 / groups), zeros, zeros, groups)
+    return GroupedPredictive(
+        log_p.astype(np.float32), np.full(groups, 1 / groups), zeros, zeros, groups
+    )
 
 
 def test_standard_errors_are_the_spread_over_repetitions():
@@ -131,7 +138,7 @@ def test_standard_errors_are_the_spread_over_repetitions():
     y = RNG.integers(0, 2, 200)
     many = some_groups(np.random.default_rng(99), 5000, 200, 1.0).log_probs
     truth = np.log(np.exp(many).mean(0, keepdims=True))
-    truth = Grouped(truth, np.ones(1), np.zeros(1, int), np.zeros(1, int), 5000)
+    truth = GroupedPredictive(truth, np.ones(1), np.zeros(1, int), np.zeros(1, int), 5000)
     found = []
     for seed in range(60):
         own = some_groups(np.random.default_rng(seed), 24, 200, 1.0)
@@ -157,7 +164,7 @@ def test_closed_form_of_the_error_of_a_mean():
     p = np.random.default_rng(0).uniform(0.4, 0.6, size=20)
     log_p = np.log(np.stack([p, 1 - p], -1))[:, None].astype(np.float32)
     zeros = np.zeros(20, int)
-    own = Grouped(log_p, np.full(20, 0.05), zeros, zeros, 20)
+    own = GroupedPredictive(log_p, np.full(20, 0.05), zeros, zeros, 20)
     found = compare(own, own, np.array([0]), 4000, [0])["nll"]
     assert found.stderr == pytest.approx(p.std(ddof=1) / np.sqrt(20) / p.mean(), rel=0.05)
     assert found.value == pytest.approx(-np.log(p.mean()), rel=1e-6)
@@ -170,7 +177,7 @@ def test_a_label_that_one_group_alone_believes_in():
     log_p[:, :, 1] = 0.0
     log_p[0] = np.log(0.5)
     zeros = np.zeros(4, int)
-    own = Grouped(log_p, np.full(4, 0.25), zeros, zeros, 4)
+    own = GroupedPredictive(log_p, np.full(4, 0.25), zeros, zeros, 4)
     found = compare(own, own, np.array([0]), 50, [0])["nll"]
     assert found.value == pytest.approx(-np.log(0.125), rel=1e-6)
     assert 50 < found.stderr < 400

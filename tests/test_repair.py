@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onebasin.evaluation.barrier import profile
 from onebasin.evaluation.measures import nll
-from onebasin.evaluation.predictive import predictive
+from onebasin.evaluation.predicting import predictive
+from onebasin.evaluation.profiles import profile
 from onebasin.networks import MLP
 from onebasin.networks.convolution import Conv
 from onebasin.networks.normalisation import FilterResponseNorm
-from onebasin.paths import geodesic, line, mixture, repair
+from onebasin.paths import geodesic, line, mixture_path, repair
 from onebasin.paths.merging import repaired_mean
 from onebasin.posterior import LowRank, MeanField, Samples
 from onebasin.symmetry import find_symmetry
@@ -83,7 +83,7 @@ def test_statistics_are_the_interpolation_of_the_ends(repaired, recorder, t):
 def test_a_mean_of_many_has_their_mean_statistics(symmetry, recorder):
     """Members join one after another; no order is left in what the units do."""
     seeds = (1, 2, 3)
-    merged = repaired_mean([mean_field(seed) for seed in seeds], apply, X, symmetry)
+    merged = repaired_mean([mean_field(seed) for seed in seeds], apply, X, symmetry=symmetry)
     found = statistics(recorder, merged.mean)
     ends = [statistics(recorder, params(seed)) for seed in seeds]
     for layer in range(2):
@@ -125,10 +125,10 @@ def test_noise_and_factors_scale_too_when_asked(repaired_all):
 @pytest.mark.parametrize("how", ["repaired", "repaired_all"])
 def test_profile_and_path_agree_and_plain_comes_along(how, request):
     path = request.getfixturevalue(how)
-    found = profile(path, apply, (X, Y), key=KEY, points=3, samples=6)
-    direct = predictive(path(0.5), apply, X, key=KEY, samples=6)
+    found = profile(path, apply, (X, Y), key=KEY, points=3, num_samples=6)
+    direct = predictive(path(0.5), apply, X, key=KEY, num_samples=6)
     np.testing.assert_allclose(found.nll[1], nll(direct, Y), rtol=1e-4)
-    plain = profile(path.path, apply, (X, Y), key=KEY, points=3, samples=6)
+    plain = profile(path.path, apply, (X, Y), key=KEY, points=3, num_samples=6)
     np.testing.assert_allclose(found.plain.nll, plain.nll, rtol=1e-6)
     np.testing.assert_allclose(found.nll[[0, -1]], plain.nll[[0, -1]], rtol=1e-5)
     assert found.summary()["plain"]["barrier"] == plain.barrier
@@ -209,7 +209,7 @@ def test_a_layer_without_bias_is_left_alone_and_named():
 def test_bad_input_is_named():
     ends = [mean_field(1), mean_field(2)]
     with pytest.raises(ValueError, match="cannot be repaired"):
-        repair(mixture(*ends), apply, X)
+        repair(mixture_path(*ends), apply, X)
     with pytest.raises(ValueError, match="at least two examples"):
         repair(geodesic(*ends), apply, X[:1])
     with pytest.raises(ValueError, match="give the key"):

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 import pytest
 from matplotlib.figure import Figure
 
-from onebasin import cli
+from onebasin.cli import main as cli
+from onebasin.figures.style import save_figure
 from onebasin.report.page import VERDICTS, Source, find_records, render
 from onebasin.report.page_svg import inline_svg
-from onebasin.report.style import save_figure
 
 pytestmark = pytest.mark.fast
 VOID = {"meta", "br", "hr", "img", "link", "input"}

@@ -7,10 +7,10 @@ import pytest
 
 from alignment_cases import mlp_shapes, random_like, relu_mlp
 from compact_cases import covariance, draws_of, flat
-from onebasin.compaction import compact, find_scales
+from onebasin.compaction import compact
 from onebasin.networks import MLP, LeNet, ResNet20
 from onebasin.posterior import MeanField, Samples
-from onebasin.symmetry import find_symmetry
+from onebasin.symmetry import find_scales, find_symmetry
 
 
 def built(network, shape, seed=0):
@@ -91,7 +91,7 @@ def test_units_that_are_not_homogeneous_are_named(activation):
     assert "not homogeneous" in scales.left_out["Dense_0"]
     samples = draws_of(3, jax.tree.map(jnp.shape, params))
     with pytest.raises(ValueError, match="no group of this network can be balanced"):
-        compact(samples, symmetry=find_symmetry(apply, params, x), balance=True, apply=apply, x=x)
+        compact(samples, symmetry=find_symmetry(apply, params, x), balance=True, network=apply, x=x)
 
 
 def test_normalised_and_mixed_networks(x64):
@@ -159,7 +159,7 @@ def test_compact_undoes_scales_and_permutations_alike(x64):
         )
     samples = Samples(jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees))
     for rank in (0, 2):
-        found = compact(samples, symmetry=symmetry, balance=True, apply=relu_mlp, x=x, rank=rank)
+        found = compact(samples, symmetry=symmetry, balance=True, network=relu_mlp, x=x, rank=rank)
         plain = compact(samples, symmetry=symmetry, rank=rank)
         assert np.trace(covariance(found.posterior)) < 1e-2 * np.trace(covariance(plain.posterior))
         outputs = relu_mlp(found.posterior.mean, x)

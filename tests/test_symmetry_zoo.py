@@ -11,7 +11,6 @@ import zoo
 from onebasin.alignment.objective import OBJECTIVES
 from onebasin.alignment.scores import ScoreTable
 from onebasin.symmetry import NoRuleWarning, NotASymmetry, Symmetry, find_symmetry
-from onebasin.symmetry.check import check
 
 QUICK = {"mlp", "transformer_encoder", "equinox_gru_with_fused_gates", "densely_connected"}
 
@@ -224,8 +223,7 @@ class TestTheCheckCanFail:
         symmetry = find_symmetry(network.apply, network.params, x, state=network.state)
         without_state = Symmetry(symmetry.layouts)
         with pytest.raises(NotASymmetry):
-            check(
-                without_state,
+            without_state.check(
                 network.apply,
                 network.params,
                 x,
@@ -289,6 +287,6 @@ def test_score_tables_visit_groups_in_the_order_of_their_own_symmetry():
     turned = Symmetry(dict(reversed(one.layouts.items())))
     assert one == turned
     for symmetry in (one, turned):
-        table = ScoreTable(OBJECTIVES["l2"].problem(params, params, symmetry), symmetry.identity())
+        table = ScoreTable(OBJECTIVES["l2"].features(params, params, symmetry), symmetry.identity())
         assert list(table.groups) == [group.name for group in symmetry.groups]
     assert [g.name for g in one.groups] != [g.name for g in turned.groups]

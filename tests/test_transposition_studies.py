@@ -9,27 +9,27 @@ import pytest
 
 from alignment_cases import mlp_shapes, mlp_symmetry, random_like, same_tree
 from onebasin.data import load_dataset
-from onebasin.evaluation.barrier import profile
+from onebasin.evaluation.profiles import profile
 from onebasin.evaluation.transposition_studies import (
     as_json,
     dynamics_study,
     interpolation_study,
+    mean_and_std,
     planted_study,
-    spread,
     transpositions_along,
 )
-from onebasin.inference.fit import fit
-from onebasin.inference.keys import subkey
-from onebasin.inference.methods import MAP
-from onebasin.inference.trajectories import steps_per_epoch, train
-from onebasin.networks import MLP
-from onebasin.paths import line
-from onebasin.problem import Problem
-from onebasin.report.figures_transpositions import (
+from onebasin.figures.transpositions import (
     dynamics_figure,
     interpolation_figure,
     planted_figure,
 )
+from onebasin.inference.fitting import fit
+from onebasin.inference.methods import MAP
+from onebasin.inference.trajectories import steps_per_epoch, train
+from onebasin.keys import subkey
+from onebasin.networks import MLP
+from onebasin.paths import line
+from onebasin.problem import Problem
 from onebasin.symmetry import transpositions
 
 KEY = jax.random.key(0)
@@ -68,7 +68,7 @@ def test_along_the_line_to_a_permuted_copy():
     symmetry = mlp_symmetry(w0)
     for count in (0, 3, 7):
         move = symmetry.random(key=KEY, transpositions=count)
-        found = transpositions_along(w0, symmetry.act(move, w0), symmetry, points=5)
+        found = transpositions_along(w0, symmetry.act(move, w0), symmetry=symmetry, points=5)
         assert found[0].transpositions == 0
         assert found[-1].transpositions == int(transpositions(move)) == 2 * count
         assert found[-1].end == 2 * count
@@ -92,7 +92,7 @@ def test_planted_transpositions_are_found_again(problem, symmetry):
             assert record.barrier_after < record.barrier_before
         else:
             assert record.distance_after == record.distance_before
-    xs, mean, std = spread(records, "planted", "found")
+    xs, mean, std = mean_and_std(records, "planted", "found")
     np.testing.assert_array_equal(xs, mean)
     np.testing.assert_array_equal(std, 0)
     assert json.loads(json.dumps(as_json(records)))[1]["planted"] == 9
@@ -125,7 +125,7 @@ def test_dynamics(problem):
     keys = [jax.random.fold_in(jax.random.fold_in(KEY, 0), i) for i in (0, 1)]
     starts = [problem.init(subkey(k, "init")) for k in keys]
     direct = profile(
-        line(*starts), problem.apply, load_dataset("digits").test, key=KEY, points=3, samples=1
+        line(*starts), problem.apply, load_dataset("digits").test, key=KEY, points=3, num_samples=1
     )
     np.testing.assert_allclose(records[0].before, direct.nll, rtol=1e-5)
     assert len(dynamics_figure(records).axes) == 2
@@ -135,14 +135,14 @@ def test_dynamics(problem):
 def test_spread_over_runs():
     records = transpositions_along(
         *[random_like(mlp_shapes((4,)), s) for s in (0, 1)],
-        mlp_symmetry(random_like(mlp_shapes((4,)), 0)),
+        symmetry=mlp_symmetry(random_like(mlp_shapes((4,)), 0)),
         points=3,
     )
-    xs, _, std = spread(records, "t", "transpositions")
+    xs, _, std = mean_and_std(records, "t", "transpositions")
     assert xs.tolist() == [0, 0.5, 1]
     assert np.isnan(std).all()
     doubled = [*records, *records]
-    assert spread(doubled, "t", lambda r: r.distance_before)[2].max() == 0
+    assert mean_and_std(doubled, "t", lambda r: r.distance_before)[2].max() == 0
     with pytest.raises(ValueError, match="no record"):
         planted_figure([])
     assert jnp.isfinite(records[1].distance_after)

@@ -1,5 +1,5 @@
 """`python -m onebasin` is the `onebasin` command."""
 
-from onebasin.cli import main
+from onebasin.cli.main import main
 
 main()

@@ -1,23 +1,32 @@
-"""A Bayesian inference problem: network, data, likelihood and prior → log posterior.
+"""A Bayesian inference problem: network, data, likelihood and prior give a log posterior.
 
-The scaling is fixed here and written down in docs/scaling.md: everything is *summed* over the
+The scaling is fixed here and documented in docs/scaling.md: everything is *summed* over the
 training set; only what is printed is a mean per example.
 """
 
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onebasin.networks import KINDS, Network, to_config
-from onebasin.trees import Tree, first_difference, leaves_by_path, shapes_by_path
+from onebasin.data.examples import TrainingData, training_examples
+from onebasin.likelihoods import (
+    Categorical,
+    Likelihood,
+    LikelihoodLike,
+    check_output,
+    check_positive,
+    likelihood_of,
+    settings_of,
+)
+from onebasin.networks import KINDS, Apply, Network, NetworkLike, to_config
+from onebasin.trees import PyTree, first_difference, leaves_by_path, num_parameters, shapes_by_path
 
-Likelihood = Literal["categorical", "gaussian"]
 NO_STATE = (
     "{} keeps state besides its params ({}), and running statistics are not fitted; "
     "use a normalisation without them, such as filter response normalisation"
@@ -39,47 +48,60 @@ class Problem:
     Args:
       apply: `apply(params, x) -> outputs`, batch first; logits for the categorical likelihood.
       init: `init(key) -> params`, where a fit starts.
-      data: anything with `.train`, a `Split`, or a pair (x, y).
-      likelihood: "categorical" (integer labels) or "gaussian" (real targets).
-      noise_std: standard deviation of the Gaussian likelihood.
+      data: a data set with `.train`, a split with `.x` and `.y`, or a pair (x, y).
+      likelihood: "categorical" (integer labels), "gaussian" (real targets), or a value from
+        `onebasin.likelihoods` such as `Gaussian(noise_std=0.1)`.
       prior_variance: v, one number, or one per leaf: a mapping from key paths such as
         "Dense_0/kernel", or a tree like params.
       temperature: T, divides the log likelihood; 1 is the Bayesian posterior.
       augmentation: ρ, the factor by which data augmentation raises the effective number of
         examples; 1 without augmentation.
-      network: a JSON-able description of the network, kept in the files fits write.
+      network: a JSON-able description of the network, kept in the files that fits write.
+
+    >>> import onebasin as ob
+    >>> data = ob.load_dataset("digits")
+    >>> ob.Problem.from_network(ob.networks.MLP(widths=(8,)), data, prior_variance=0.1)
+    Problem(610 parameters, 1,442 examples of shape (8, 8, 1), categorical likelihood)
     """
 
-    apply: Callable[[Tree, jax.Array], jax.Array]
-    init: Callable[[jax.Array], Tree]
-    data: Any
-    likelihood: Likelihood = "categorical"
-    noise_std: float = 1.0
-    prior_variance: Any = 1.0
+    apply: Apply
+    init: Callable[[jax.Array], PyTree]
+    data: TrainingData
+    likelihood: LikelihoodLike = "categorical"
+    prior_variance: float | Mapping[str, float] | PyTree = 1.0
     temperature: float = 1.0
     augmentation: float = 1.0
     network: dict[str, Any] | None = None
     x: np.ndarray = field(init=False, repr=False)
     y: np.ndarray = field(init=False, repr=False)
-    shapes: Tree = field(init=False, repr=False)
+    shapes: PyTree = field(init=False, repr=False)
     flops: float = field(init=False, repr=False)
-    _prior: Tree = field(init=False, repr=False)
+    log_likelihood: Likelihood = field(init=False, repr=False)
+    """`log_likelihood(outputs, y)` is log p(y | outputs) of every example."""
+    _prior: PyTree = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.likelihood not in ("categorical", "gaussian"):
-            raise ValueError(
-                f"there is no likelihood {self.likelihood!r}; choose 'categorical' or 'gaussian'"
-            )
-        for name in ("noise_std", "temperature", "augmentation"):
-            _check_positive(getattr(self, name), name)
-        x, y = _examples(self.data)
+        likelihood = likelihood_of(self.likelihood)
+        for name in ("temperature", "augmentation"):
+            check_positive(getattr(self, name), name)
+        x, y = training_examples(self.data)
         shapes = jax.eval_shape(self.init, jax.random.key(0))
-        prior = _prior_tree(self.prior_variance, shapes)
-        object.__setattr__(self, "x", x)
-        object.__setattr__(self, "y", _targets(y, self.likelihood))
-        object.__setattr__(self, "shapes", shapes)
-        object.__setattr__(self, "_prior", prior)
+        derived = {
+            "log_likelihood": likelihood,
+            "x": x,
+            "y": likelihood.targets(y),
+            "shapes": shapes,
+            "_prior": _prior_tree(self.prior_variance, shapes),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "flops", self._check_network())
+
+    def __repr__(self) -> str:
+        return (
+            f"Problem({num_parameters(self.shapes):,} parameters, {len(self.x):,} examples of "
+            f"shape {self.x.shape[1:]}, {self.log_likelihood.name} likelihood)"
+        )
 
     @classmethod
     def from_network(cls, net: Any, data: Any, **options: Any) -> "Problem":
@@ -98,17 +120,17 @@ class Problem:
                 f"{type(net).__name__} is no Flax Linen module; for any other network "
                 "give its functions: Problem(apply=..., init=..., data=...)"
             )
-        x, _ = _examples(data)
+        x, _ = training_examples(data)
         one = jnp.asarray(x[:1])
         collections = set(jax.eval_shape(net.init, jax.random.key(0), one))
         if collections != {"params"}:
             extra = ", ".join(sorted(collections - {"params"})) or "no params"
             raise ValueError(NO_STATE.format(type(net).__name__, extra))
 
-        def init(key: jax.Array) -> Tree:
+        def init(key: jax.Array) -> PyTree:
             return net.init(key, one)["params"]
 
-        def apply(params: Tree, x: jax.Array) -> jax.Array:
+        def apply(params: PyTree, x: jax.Array) -> jax.Array:
             return net.apply({"params": params}, x)
 
         return cls(apply=apply, init=init, data=data, **{"network": _config(net, x), **options})
@@ -123,43 +145,25 @@ class Problem:
         return self.augmentation / self.temperature
 
     @property
-    def prior_variances(self) -> Tree:
+    def prior_variances(self) -> PyTree:
         """One number per leaf of params."""
         return self._prior
 
-    def log_likelihood(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
-        """log p(y | outputs) for each example."""
-        if self.likelihood == "categorical":
-            return jnp.take_along_axis(jax.nn.log_softmax(outputs), y[:, None], axis=-1)[:, 0]
-        residual = (outputs.reshape(y.shape) - y) / self.noise_std
-        log_density = -0.5 * (residual**2 + math.log(2 * math.pi)) - math.log(self.noise_std)
-        return log_density.reshape(len(y), -1).sum(-1)
-
-    def score(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
-        """What is shown beside the loss for each example: hit or miss, or the squared error."""
-        if self.likelihood == "categorical":
-            return (jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype)
-        return ((outputs.reshape(y.shape) - y) ** 2).reshape(len(y), -1).mean(-1)
-
-    @property
-    def score_name(self) -> str:
-        return "accuracy" if self.likelihood == "categorical" else "squared_error"
-
     def summed_log_likelihood(
-        self, params: Tree, batch: Batch
+        self, params: PyTree, batch: Batch
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """(ρ/T) Σ log p over the *batch*, and per-example means of what is shown."""
         outputs = self.apply(params, batch.x)
         log_p = self.log_likelihood(outputs, batch.y)
-        score = self.score(outputs, batch.y)
+        score = self.log_likelihood.score(outputs, batch.y)
         if batch.weight is not None:
             log_p, score = log_p * batch.weight, score * batch.weight
         count = len(batch.x) if batch.weight is None else jnp.maximum(batch.weight.sum(), 1)
         total = log_p.sum()
-        aux = {"nll": -total / count, self.score_name: score.sum() / count}
+        aux = {"nll": -total / count, self.log_likelihood.score_name: score.sum() / count}
         return self.likelihood_scale * total, aux
 
-    def log_prior(self, params: Tree) -> jax.Array:
+    def log_prior(self, params: PyTree) -> jax.Array:
         """Σ log N(θ; 0, v), normalised."""
         terms = jax.tree.map(
             lambda leaf, v: -0.5 * (jnp.sum(leaf**2) / v + leaf.size * math.log(2 * math.pi * v)),
@@ -168,7 +172,7 @@ class Problem:
         )
         return jax.tree.reduce(jnp.add, terms)
 
-    def log_posterior(self, params: Tree, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def log_posterior(self, params: PyTree, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The log posterior up to a constant, with the batch scaled up to the whole data set.
 
         Unbiased when the batch is drawn uniformly; exact when it is all the data.
@@ -185,9 +189,11 @@ class Problem:
         for array in (self.x, self.y):
             digest.update(np.ascontiguousarray(array).data)
         prior = {name: float(v) for name, v in leaves_by_path(self._prior).items()}
-        plain = ("likelihood", "noise_std", "temperature", "augmentation", "network")
         return {
-            **{f.name: getattr(self, f.name) for f in fields(self) if f.name in plain},
+            "likelihood": settings_of(self.log_likelihood),
+            "temperature": self.temperature,
+            "augmentation": self.augmentation,
+            "network": self.network,
             "prior_variance": prior,
             "params": {name: list(shape) for name, shape in shapes_by_path(self.shapes).items()},
             "examples": list(self.x.shape),
@@ -199,76 +205,20 @@ class Problem:
         count = min(2, len(self.x))
         x = jax.ShapeDtypeStruct((count, *self.x.shape[1:]), jnp.asarray(self.x[:0]).dtype)
         lowered = jax.jit(self.apply).lower(self.shapes, x)
-        outputs = lowered.out_info
-        shape = getattr(outputs, "shape", None)
-        if shape is None or shape[:1] != (count,):
-            raise ValueError(
-                f"apply(params, x) returned {jax.tree.map(lambda o: o.shape, outputs)} for a batch "
-                f"of {count}; it must return one array, batch first"
-            )
-        if self.likelihood == "categorical":
-            if len(shape) != 2:
-                raise ValueError(
-                    f"apply returned shape {shape}; the categorical likelihood needs logits with "
-                    "shape [batch, classes]"
-                )
-            low, high = int(self.y.min()), int(self.y.max())
-            if low < 0 or high >= shape[1]:
-                raise ValueError(
-                    f"the labels reach from {low} to {high}, but the network has {shape[1]} "
-                    f"outputs (labels 0 to {shape[1] - 1}); fix the labels or widen the output"
-                )
-        elif math.prod(shape[1:]) != math.prod(self.y.shape[1:]):
-            raise ValueError(
-                f"apply returned shape {shape} for targets with shape "
-                f"{(count, *self.y.shape[1:])}; give the network one output per target"
-            )
+        shape = check_output(lowered.out_info, count)
+        self.log_likelihood.check_outputs(shape, self.y)
         analysis = lowered.cost_analysis() or {}
         return float(analysis.get("flops", 0.0)) / count
 
 
-def _check_positive(value: Any, name: str) -> None:
-    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be a positive number, got {value!r}")
+def likelihood_for(network: NetworkLike, given: LikelihoodLike | None) -> Likelihood:
+    """The likelihood that was given, else the problem's own, else the categorical one."""
+    if given is None:
+        return network.log_likelihood if isinstance(network, Problem) else Categorical()
+    return likelihood_of(given)
 
 
-def _examples(data: Any) -> tuple[np.ndarray, np.ndarray]:
-    split: Any = getattr(data, "train", data)
-    if hasattr(split, "x") and hasattr(split, "y"):
-        x, y = split.x, split.y
-    elif isinstance(split, tuple | list) and len(split) == 2:
-        x, y = split
-    else:
-        raise ValueError(
-            f"data is a {type(data).__name__}; give a data set with .train, a split with .x and "
-            ".y, or a pair (x, y)"
-        )
-    x, y = np.asarray(x), np.asarray(y)
-    if x.ndim < 2:
-        raise ValueError(f"x has shape {x.shape}; it needs a batch axis and at least one more")
-    if len(x) == 0:
-        raise ValueError("the training data are empty; give at least one example")
-    if len(x) != len(y):
-        raise ValueError(f"x holds {len(x)} examples and y holds {len(y)}; they must be as many")
-    if not np.isfinite(x).all():
-        raise ValueError("x holds NaN or infinity; clean the inputs first")
-    return x, y
-
-
-def _targets(y: np.ndarray, likelihood: str) -> np.ndarray:
-    if likelihood == "categorical":
-        if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
-            raise ValueError(
-                f"y has shape {y.shape} and type {y.dtype}; the categorical likelihood needs one "
-                "integer label per example (for real targets give likelihood='gaussian')"
-            )
-        return y.astype(np.int32)
-    if not np.issubdtype(y.dtype, np.number) or not np.isfinite(y).all():
-        raise ValueError("y must hold finite numbers for the Gaussian likelihood")
-    return y.astype(np.float64 if y.dtype == np.float64 else np.float32)
-
-
-def _prior_tree(given: Any, shapes: Tree) -> Tree:
+def _prior_tree(given: Any, shapes: PyTree) -> PyTree:
     names = list(leaves_by_path(shapes))
     if not names:
         raise ValueError("init(key) returned no arrays; a network needs at least one parameter")
@@ -285,7 +235,7 @@ def _prior_tree(given: Any, shapes: Tree) -> Tree:
     if missing:
         raise ValueError(f"prior_variance must give one number for every leaf: {missing}")
     for name, value in by_path.items():
-        _check_positive(float(value), f"prior_variance of '{name}'")
+        check_positive(float(value), f"prior_variance of '{name}'")
     values = [float(by_path[name]) for name in names]
     return jax.tree.unflatten(jax.tree.structure(shapes), values)
 

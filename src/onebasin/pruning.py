@@ -14,44 +14,41 @@ the weight that comes first in the order of leaves and, within a leaf, of rows.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.choices import PruningRule, PruningScope, check_choice
+from onebasin.data.examples import Examples, examples_of
 from onebasin.evaluation import measures
-from onebasin.evaluation.likelihood import examples
-from onebasin.evaluation.predictive import predictive
-from onebasin.posterior import Samples
-from onebasin.trees import Tree, check_same_shapes, first_non_finite, leaves_by_path
+from onebasin.evaluation.predicting import predictive
+from onebasin.evaluation.profiles import mean_state
+from onebasin.networks import NetworkLike
+from onebasin.posterior import Posterior, Samples
+from onebasin.posterior.sparse import Pruned
+from onebasin.trees import (
+    PyTree,
+    add_axis,
+    check_same_shapes,
+    first_non_finite,
+    leaves_by_path,
+    with_leaves,
+)
 
-By = Literal["std", "snr", "magnitude"]
-Scope = Literal["global", "layer"]
 KEEPS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01)  # as published
 
 
-@dataclass(frozen=True, eq=False)
-class Pruned:
-    """Params with zeros where weights were pruned, and the mask of what was kept."""
-
-    params: Tree = field(repr=False)
-    mask: Tree = field(repr=False)
-    kept: float
-    """The share of all parameters that was kept."""
-    by: str
-    scope: str
-
-
 def prune(
-    params: Tree,
-    std: Tree = None,
+    params: PyTree,
+    std: PyTree = None,
     *,
     keep: float = 0.1,
-    by: By = "std",
-    scope: Scope = "global",
+    by: PruningRule = "std",
+    scope: PruningScope = "global",
 ) -> Pruned:
     """Set all but the share `keep` of the weights to zero.
 
@@ -80,18 +77,15 @@ def prune(
         ends = np.cumsum([scores[name].size for name in names])[:-1]
         for name, part in zip(names, np.split(chosen, ends), strict=True):
             masks[name] = part.reshape(scores[name].shape)
-    mask = jax.tree.unflatten(
-        jax.tree.structure(params), [jnp.asarray(masks[name]) for name in scores]
-    )
+    mask = with_leaves(params, {name: jnp.asarray(m) for name, m in masks.items()})
     zeroed = jax.tree.map(lambda leaf, m: jnp.where(m, jnp.asarray(leaf), 0), params, mask)
     kept = sum(int(m.sum()) for m in masks.values()) / sum(m.size for m in masks.values())
     return Pruned(zeroed, mask, kept, by, scope)
 
 
-def _scores(params: Tree, std: Tree, by: str) -> dict[str, np.ndarray]:
+def _scores(params: PyTree, std: PyTree, by: str) -> dict[str, np.ndarray]:
     """By key path, how much each weight deserves to stay."""
-    if by not in get_args(By):
-        raise ValueError(f"there is no rule '{by}'; prune by {', '.join(get_args(By))}")
+    check_choice(by, PruningRule, "rule to prune by")
     means = {name: np.asarray(leaf, np.float64) for name, leaf in leaves_by_path(params).items()}
     if not means:
         raise ValueError("there is no parameter to prune")
@@ -116,8 +110,7 @@ def _scores(params: Tree, std: Tree, by: str) -> dict[str, np.ndarray]:
 
 
 def _layers(names: list[str], scope: str) -> list[list[str]]:
-    if scope not in get_args(Scope):
-        raise ValueError(f"there is no scope '{scope}'; give {' or '.join(get_args(Scope))}")
+    check_choice(scope, PruningScope, "scope")
     if scope == "global":
         return [names]
     layers: dict[str, list[str]] = {}
@@ -150,13 +143,13 @@ class PruningCurve:
 
 
 def pruning_curve(
-    posterior: Any,
-    apply: Callable[..., jax.Array],
-    data: Any,
+    posterior: Posterior,
+    network: NetworkLike,
+    data: Examples,
     *,
     keeps: Sequence[float] = KEEPS,
-    by: By = "std",
-    scope: Scope = "global",
+    by: PruningRule = "std",
+    scope: PruningScope = "global",
     batch_size: int | None = None,
 ) -> PruningCurve:
     """Prune the mean of a posterior to each share and evaluate what is left.
@@ -166,21 +159,21 @@ def pruning_curve(
     """
     if not keeps:
         raise ValueError("keeps is empty; name at least one share")
-    x, y = examples(data)
+    x, y = examples_of(data)
     mean, std = posterior.moments()
-    state = getattr(posterior, "state", None)
-    if state is not None:
-        if isinstance(posterior, Samples):
-            raise ValueError(
-                "the draws have running statistics of their own; fit one Gaussian to them first"
-            )
-        state = jax.tree.map(lambda leaf: leaf[None], state)
+    if isinstance(posterior, Samples) and posterior.state is not None:
+        raise ValueError(
+            "the draws have running statistics of their own; fit one Gaussian to them first"
+        )
+    state = add_axis(mean_state(posterior))
     kept, hits, losses = [], [], []
     for keep in keeps:
         found = prune(mean, std, keep=keep, by=by, scope=scope)
-        point = Samples(jax.tree.map(lambda leaf: leaf[None], found.params), state=state)
+        point = Samples(add_axis(found.params), state=state)
         # The one draw is used whole: the key chooses nothing.
-        probs = predictive(point, apply, x, key=jax.random.key(0), samples=1, batch_size=batch_size)
+        probs = predictive(
+            point, network, x, key=jax.random.key(0), num_samples=1, batch_size=batch_size
+        )
         kept.append(found.kept)
         hits.append(measures.accuracy(probs, y))
         losses.append(measures.nll(probs, y))

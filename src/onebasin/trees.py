@@ -1,21 +1,17 @@
 """Naming and checking the leaves of a params tree."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-Tree = Any  # a pytree whose leaves are float arrays
+PyTree: TypeAlias = Any
+"""A tree of arrays as JAX knows them (dictionaries, lists, modules, …); JAX has no type for it."""
 
 
-def leaf_paths(tree: Tree, is_leaf: Any = None) -> list[str]:
-    """The key path of every leaf, in the order of `jax.tree.leaves`, e.g. `Dense_0/kernel`."""
-    return list(leaves_by_path(tree, is_leaf=is_leaf))
-
-
-def leaves_by_path(tree: Tree, is_leaf: Any = None) -> dict[str, Any]:
+def leaves_by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
     """The leaves of a tree under their key paths, in the order of `jax.tree.leaves`.
 
     >>> list(leaves_by_path({"b": [1.0, 2.0], "a": 0.0}))
@@ -31,21 +27,46 @@ def leaves_by_path(tree: Tree, is_leaf: Any = None) -> dict[str, Any]:
     return named
 
 
+def with_leaves(like: PyTree, by_path: Mapping[str, Any]) -> PyTree:
+    """Arrays named by key path in the containers of `like`.
+
+    >>> with_leaves([0.0, {"a": 0.0}], {"1/a": 3.0, "0": 2.0})
+    [2.0, {'a': 3.0}]
+    """
+    leaves = [by_path[path] for path in leaves_by_path(like)]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def stack_trees(trees: Sequence[PyTree]) -> PyTree:
+    """Trees of one structure as one tree, along a new leading axis of every leaf."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def take_entry(tree: PyTree, index: Any) -> PyTree:
+    """The entries of every leaf's leading axis at an index, a slice or an array of indices."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def add_axis(tree: PyTree) -> PyTree:
+    """Every leaf with a leading axis of length one."""
+    return jax.tree.map(lambda leaf: leaf[None], tree)
+
+
 def path_name(path: tuple[Any, ...]) -> str:
     """One key path as text; the root itself (a params tree that is one array) is `params`."""
     return jax.tree_util.keystr(path, simple=True, separator="/") or "params"
 
 
-def shapes_by_path(tree: Tree) -> dict[str, tuple[int, ...]]:
+def shapes_by_path(tree: PyTree) -> dict[str, tuple[int, ...]]:
     return {name: tuple(np.shape(leaf)) for name, leaf in leaves_by_path(tree).items()}
 
 
-def all_arrays(tree: Tree) -> bool:
+def all_arrays(tree: PyTree) -> bool:
     """Whether every leaf has a shape: false for the placeholders JAX puts into trees."""
     return all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(tree))
 
 
-def check_same_shapes(expected: Tree, given: Tree, what: str, lead: int = 0) -> None:
+def check_same_shapes(expected: PyTree, given: PyTree, what: str, lead: int = 0) -> None:
     """Refuse a tree whose leaves (after `lead` leading axes) are not those of `expected`."""
     difference = first_difference(shapes_by_path(expected), shapes_by_path(given), lead)
     if difference:
@@ -72,7 +93,7 @@ def _as_shape(shape: tuple[Any, ...]) -> str:
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
-def first_non_finite(tree: Tree) -> str | None:
+def first_non_finite(tree: PyTree) -> str | None:
     """The first leaf that holds a NaN or an infinity, or None."""
     for name, leaf in leaves_by_path(tree).items():
         array = np.asarray(leaf)
@@ -85,11 +106,11 @@ def first_non_finite(tree: Tree) -> str | None:
     return None
 
 
-def tree_dot(a: Tree, b: Tree) -> jax.Array:
+def tree_dot(a: PyTree, b: PyTree) -> jax.Array:
     """⟨a, b⟩ summed over all leaves."""
     products = jax.tree.map(lambda x, y: jnp.sum(x * y), a, b)
     return sum(jax.tree.leaves(products), start=jnp.zeros(()))
 
 
-def num_parameters(tree: Tree) -> int:
+def num_parameters(tree: PyTree) -> int:
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree))

@@ -42,7 +42,7 @@ def depthwise_convolution():
     return linen(Depthwise(), normal((2, 6, 6, 6)))
 
 
-class Grouped(nn.Module):
+class GroupedPredictive(nn.Module):
     @nn.compact
     def __call__(self, x):
         x = nn.relu(nn.Conv(6, (1, 1))(x))
@@ -81,7 +81,7 @@ class Grouped(nn.Module):
     ]
 )
 def grouped_convolution():
-    return linen(Grouped(), normal((2, 6, 6, 2)))
+    return linen(GroupedPredictive(), normal((2, 6, 6, 2)))
 
 
 class DenselyConnected(nn.Module):

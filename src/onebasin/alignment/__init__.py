@@ -5,6 +5,7 @@ from onebasin.alignment.frank_wolfe import FrankWolfe as FrankWolfe
 from onebasin.alignment.joint import JointAlignment as JointAlignment
 from onebasin.alignment.joint import align_many as align_many
 from onebasin.alignment.low_rank_density import LowRankLogDensity as LowRankLogDensity
+from onebasin.alignment.objective import AlignmentObjective as AlignmentObjective
 from onebasin.alignment.objective import Objective as Objective
 from onebasin.alignment.pairwise import Alignment as Alignment
 from onebasin.alignment.pairwise import align as align

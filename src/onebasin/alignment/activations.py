@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
 
-from onebasin.alignment.moments import moments
-from onebasin.alignment.objective import FeaturePair
+from onebasin.alignment.moments import Alignable, moments
+from onebasin.alignment.objective import FeaturePair, ObjectiveLike
+from onebasin.choices import DataObjective, ObjectiveName
+from onebasin.networks import NetworkLike, apply_of
+from onebasin.posterior import Posterior, Samples
 from onebasin.symmetry import Symmetry
-from onebasin.trees import Tree, leaf_paths
+from onebasin.symmetry.recording import record
+from onebasin.trees import PyTree, with_leaves
 
 
 @dataclass(frozen=True)
@@ -26,24 +30,24 @@ class Activations:
     place of tracing.
     """
 
-    apply: Callable[..., Any]
+    network: NetworkLike
     x: Any = field(repr=False)
     centred: bool = False
     correlation: bool = False
     record: Callable[..., dict[str, Any]] | None = None
     name: str = "activations"
-    sums: bool = False
+    has_barycentre: bool = False
     relinearise: bool = False
 
-    def problem(self, q: Any, to: Any, symmetry: Symmetry) -> FeaturePair:
+    def features(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> FeaturePair:
         """The recorded units; groups do not touch each other, so one sweep solves it."""
-        target, mover = self._units(to, symmetry), self._units(q, symmetry)
+        target, mover = self._units(to, symmetry), self._units(posterior, symmetry)
         places = {group.name: [(group.name, 0)] for group in symmetry.groups}
         return FeaturePair(Symmetry.by_hand(target, places), (target,), (mover,))
 
-    def measure(self, q: Any, to: Any, symmetry: Symmetry) -> float:
+    def measure(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> float:
         """Σ ‖z⁰ − z¹‖² over all groups, divided by the number of observations of each."""
-        target, mover = self._units(to, symmetry), self._units(q, symmetry)
+        target, mover = self._units(to, symmetry), self._units(posterior, symmetry)
         total = 0.0
         for name, z in target.items():
             total += float(np.sum((z.astype(np.float64) - mover[name]) ** 2)) / z.shape[1]
@@ -52,9 +56,7 @@ class Activations:
     def _units(self, posterior: Any, symmetry: Symmetry) -> dict[str, np.ndarray]:
         params, state = _point(posterior)
         if self.record is None:
-            from onebasin.symmetry.recording import record
-
-            units = record(self.apply, params, self.x, symmetry, state=state)
+            units = record(apply_of(self.network), params, self.x, symmetry, state=state)
         else:
             units = self.record(params, self.x, symmetry, state)
         return {group.name: self._scaled(units[group.name]) for group in symmetry.groups}
@@ -69,26 +71,24 @@ class Activations:
         return z
 
 
-BY_DATA = ("activations", "correlations")
+BY_DATA: tuple[DataObjective, ...] = get_args(DataObjective)
 """Names of objectives that need a network and inputs: plain inner products, and correlations."""
 
 
-def objective_on(name: str, apply: Callable[..., Any], x: Any) -> Any:
+def objective_on(name: ObjectiveName, network: NetworkLike, x: Any) -> ObjectiveLike:
     """The objective of a name, with the network and the inputs if it is one of `BY_DATA`."""
-    if name not in BY_DATA:
-        return name
-    return Activations(apply, x, correlation=name == "correlations", name=name)
+    if name == "activations" or name == "correlations":
+        return Activations(network, x, correlation=name == "correlations", name=name)
+    return name
 
 
-def _point(posterior: Any) -> tuple[Tree, Tree]:
+def _point(posterior: Any) -> tuple[PyTree, PyTree]:
     """The params whose activations stand for a posterior (its mean), and its state."""
     state = getattr(posterior, "state", None)
-    if not hasattr(posterior, "moments"):
+    if not isinstance(posterior, Posterior):
         return posterior, None
-    if hasattr(posterior, "num_draws"):
+    if isinstance(posterior, Samples):
         if posterior.num_draws == 1:
             return posterior.draw(0), jax.tree.map(lambda leaf: leaf[0], state)
         state = jax.tree.map(lambda leaf: leaf.mean(0), state)
-    mean = moments(posterior).mean
-    tree = jax.tree.structure(posterior.like)
-    return jax.tree.unflatten(tree, [mean[leaf] for leaf in leaf_paths(posterior.like)]), state
+    return with_leaves(posterior.like, moments(posterior).mean), state

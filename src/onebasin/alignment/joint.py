@@ -18,13 +18,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onebasin.alignment.common_gaussian import Places, raise_density
+from onebasin.alignment.aligned_members import AlignedMembers
+from onebasin.alignment.gaussian_alternation import align_to_gaussian, fit_gaussian
 from onebasin.alignment.members import (
     Match,
     Members,
@@ -35,17 +37,25 @@ from onebasin.alignment.members import (
     square_norm,
     zeros,
 )
-from onebasin.alignment.moments import Moments
-from onebasin.alignment.objective import L2, W2, Features, objective_named
+from onebasin.alignment.moments import Alignable, Moments
+from onebasin.alignment.objective import (
+    L2,
+    W2,
+    Features,
+    Objective,
+    ObjectiveLike,
+    objective_named,
+)
 from onebasin.alignment.scores import Indices
-from onebasin.alignment.workers import Report, Workers
-from onebasin.posterior.mean_field import MeanField
-from onebasin.posterior.samples import Samples
+from onebasin.alignment.workers import Workers
+from onebasin.posterior import MeanField, Posterior, Samples
+from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, Symmetry, stack
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 BATCH = 4  # members matched at once; fixed, so that results do not depend on the machine
 CANDIDATES, TRIALS = 3, 6  # anchors tried, and members each is tried on
+FLOOR = 1e-3  # least variance of the common Gaussian, as a share of its leaf's mean variance
 START_SWEEPS = 4  # sweeps against the anchor; the barycentre is the better judge
 
 
@@ -96,22 +106,24 @@ class JointAlignment:
         return MeanField(jax.tree.map(average, *means), jax.tree.map(average, *stds))
 
 
-def _tree_moments(q: Any) -> tuple[Tree, Tree | None]:
-    """Mean and deviation as trees; a single point has no deviation."""
-    if not hasattr(q, "moments"):
+def _tree_moments(q: Alignable) -> tuple[PyTree, PyTree | None]:
+    """Mean and standard deviation as trees; a single point has no deviation."""
+    if not isinstance(q, Posterior):
         return q, None
-    return (q.draw(0), None) if getattr(q, "num_draws", None) == 1 else q.moments()
+    if isinstance(q, Samples) and q.num_draws == 1:
+        return q.draw(0), None
+    return q.moments()
 
 
 def align_many(
-    posteriors: Sequence[Any] | Samples | Members,
+    posteriors: Sequence[Alignable] | Samples | Members,
     *,
     symmetry: Symmetry,
-    objective: Any = "w2",
+    objective: ObjectiveLike = "w2",
     max_rounds: int = 20,
     tolerance: float = 1e-4,
     max_sweeps: int = 100,
-    report: Report | None = None,
+    progress: Progress = "auto",
 ) -> JointAlignment:
     """Find one permutation for each posterior (or draw) that brings all into one basin.
 
@@ -122,13 +134,13 @@ def align_many(
       Gaussian fitted to all).
     - `max_rounds`, `tolerance`: stop after so many rounds, or once a round changes the
       spread (or the mean log-density) by less than this share of it.
-    - `report`: called with what is being done, how far it is and out of how many.
+    - `progress`: how to show progress, or a function of (what, done, total).
 
     **Returns:** a `JointAlignment`.
     """
     began = time.perf_counter()
     objective = objective_named(objective)
-    if not (objective.sums or objective.name == "log-density"):
+    if not (objective.has_barycentre or objective.name == "log-density"):
         raise ValueError(
             f"objective '{objective.name}' has no barycentre; use w2, l2 or log-density"
         )
@@ -136,18 +148,29 @@ def align_many(
         raise ValueError(f"max_rounds is {max_rounds}; allow at least one round")
     members = posteriors if isinstance(posteriors, Members) else Members.of(posteriors)
     symmetry.check_shapes(dict(members[0].mean))
-    first = objective if objective.sums else W2
+    first = objective if isinstance(objective, Objective) and objective.has_barycentre else W2
     if first is W2 and members.has_points:
         first = L2  # points have no deviations to score
-    with Workers(len(members), report) as workers:
-        job = _Joint(members, symmetry, first.mover, workers, max_sweeps)
-        anchor = job.start()
-        trace, converged = job.rounds(max_rounds, tolerance)
-        if not objective.sums:
-            places = Places(members, symmetry, job.indices)
-            ended = raise_density(places, workers, max_rounds, tolerance, max_sweeps)
-            job.indices = ended.indices
-            trace, converged = ended.trace or trace, ended.converged
+    with reporting(progress) as report:
+        with Workers(len(members), report) as workers:
+            job = _Joint(members, symmetry, first.mover, workers, max_sweeps)
+            anchor = job.start()
+            trace, converged = job.rounds(max_rounds, tolerance)
+        if not objective.has_barycentre and job.differs():
+            # In double precision: the variances of tight draws are small differences.
+            aligned = AlignedMembers(members, symmetry, job.indices, np.dtype(np.float64))
+            gaussian = fit_gaussian(aligned, 0, FLOOR)
+            ended = align_to_gaussian(
+                gaussian,
+                max_rounds=max_rounds,
+                tolerance=tolerance,
+                max_sweeps=max_sweeps,
+                report=report,
+            )
+            job.indices = aligned.indices
+            start, *later = ended.trace
+            trace = [start, *(b for a, b in pairwise((start, *later)) if b > a)]
+            converged = ended.converged
     return JointAlignment(
         permutations=tuple(Permutation(indices) for indices in job.indices),
         objective=objective.name,
@@ -225,12 +248,17 @@ class _Joint:
             self.norms += square_norm(features)
             add(self.sums, moved(self.symmetry, features, self.indices[i]))
 
-    def spread(self) -> float:
+    def dispersion(self) -> float:
         count = len(self.members)
         return (self.norms - square_norm(self.sums) / count) / count
 
+    def differs(self) -> bool:
+        """Whether members differ by more than rounding: else there is no Gaussian to fit."""
+        eps = float(np.finfo(np.float32).eps)
+        return self.dispersion() > eps**2 * self.norms / len(self.members)
+
     def rounds(self, max_rounds: int, tolerance: float) -> tuple[list[float], bool]:
-        trace = [-self.spread()]
+        trace = [-self.dispersion()]
         count = len(self.members)
         if count < 2:
             return trace, True
@@ -240,8 +268,8 @@ class _Joint:
             for begin in range(0, count, size):
                 batch = list(range(begin, min(begin + size, count)))
                 changed |= self._step(batch, forward=number == 0)
-                self.workers.tell(f"round {number + 1} to the barycentre", batch[-1] + 1, count)
-            trace.append(-self.spread())
+                self.workers.report(f"round {number + 1} to the barycentre", batch[-1] + 1, count)
+            trace.append(-self.dispersion())
             if not changed or trace[-1] - trace[-2] <= tolerance * abs(trace[-1]):
                 return trace, True
         return trace, False

@@ -4,16 +4,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from onebasin.alignment.descent import Matcher, Orders, Trace
 from onebasin.alignment.moments import Moments, check_alike, moments
 from onebasin.alignment.objective import FeaturePair, Features
 from onebasin.alignment.scores import Indices, ScoreTable
-from onebasin.posterior.samples import Samples
+from onebasin.posterior import MeanField, Posterior, Samples
 from onebasin.symmetry import Permutation, Symmetry
 from onebasin.symmetry.action import move_tree
-from onebasin.trees import first_difference, first_non_finite, leaves_by_path, shapes_by_path
+from onebasin.trees import (
+    PyTree,
+    add_axis,
+    first_difference,
+    first_non_finite,
+    leaves_by_path,
+    shapes_by_path,
+    take_entry,
+)
 
 Sums = tuple[dict[str, np.ndarray], ...]  # features summed over members, in float64
 
@@ -83,6 +92,44 @@ class Members:
         assert self.draws is not None
         draw = {leaf: nth_draw(parts, index) for leaf, parts in self.draws.items()}
         return Moments(self._scaled(draw, index), None)
+
+    @property
+    def sources(self) -> tuple[Any, ...]:
+        """What was given: one or several `Samples`, or posteriors."""
+        return self.source if isinstance(self.source, tuple) else (self.source,)
+
+    @property
+    def like(self) -> PyTree:
+        """A tree with the structure of one params tree."""
+        first = self.sources[0]
+        return first.like if isinstance(first, Posterior) else first
+
+    def tree(self, leaves: Mapping[str, Any]) -> PyTree:
+        """Arrays by leaf, in the order of the leaves, in the containers of the members' params."""
+        return jax.tree.unflatten(jax.tree.structure(self.like), list(leaves.values()))
+
+    def posterior(self, index: int) -> MeanField | Samples:
+        """One member as a posterior of its own, scaled as the members are."""
+        q = self[index]
+        mean = self.tree(q.mean)
+        if q.std is not None:
+            return MeanField(mean, self.tree(q.std))
+        state = None
+        for part in self.sources:
+            if not isinstance(part, Samples):
+                break
+            if index < part.num_draws:
+                state = take_entry(part.state, slice(index, index + 1))
+                break
+            index -= part.num_draws
+        return Samples(add_axis(mean), state=state)
+
+    def point(self, index: int) -> tuple[PyTree, PyTree | None]:
+        """The params that stand for a member (the mean of a posterior), and its state."""
+        q = self.posterior(index)
+        if isinstance(q, Samples):
+            return q.draw(0), take_entry(q.state, 0)
+        return q.mean, None
 
     def _scaled(self, tree: Mapping[str, np.ndarray], index: int) -> Mapping[str, np.ndarray]:
         if not self.scales:

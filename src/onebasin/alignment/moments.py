@@ -13,24 +13,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 
-from onebasin.posterior.mixture import Mixture
+from onebasin.posterior import Mixture, Posterior, Samples
 from onebasin.symmetry import Symmetry
-from onebasin.trees import Tree, first_non_finite, leaf_paths, shapes_by_path
+from onebasin.trees import PyTree, first_non_finite, leaves_by_path, shapes_by_path
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and deviation of every coordinate, as NumPy arrays by leaf."""
+    """Mean and standard deviation of every coordinate, as NumPy arrays by leaf."""
 
     mean: Mapping[str, np.ndarray]
     std: Mapping[str, np.ndarray] | None  # None for a single point
 
-    def deviations(self, objective: str, which: str) -> Mapping[str, np.ndarray]:
+    def positive_std(self, objective: str, which: str) -> Mapping[str, np.ndarray]:
         """The deviations, all positive, or an error that says where they are missing."""
         if self.std is None:
             others = "'l2' or 'w2'" if which == "target" else "'l2', 'w2' or 'log-density'"
@@ -46,14 +46,18 @@ class Moments:
                 )
         return self.std
 
-    def spread(self) -> Mapping[str, np.ndarray]:
+    def std_or_zeros(self) -> Mapping[str, np.ndarray]:
         """The deviations, zero for a single point."""
         if self.std is None:
             return {leaf: np.zeros_like(mean) for leaf, mean in self.mean.items()}
         return self.std
 
 
-def moments(posterior: Any) -> Moments:
+Alignable: TypeAlias = Posterior | Moments | PyTree
+"""A posterior, or a params tree, which counts as a point."""
+
+
+def moments(posterior: Alignable) -> Moments:
     """Mean and deviation by leaf; a params tree is a point, and so is a single draw."""
     if isinstance(posterior, Moments):
         return posterior
@@ -62,9 +66,9 @@ def moments(posterior: Any) -> Moments:
             "a Mixture has no single labelling of its units to align; align its components "
             "with align_many, or align a MeanField made of its moments()"
         )
-    if not hasattr(posterior, "moments"):
+    if not isinstance(posterior, Posterior):
         return Moments(_arrays(posterior), None)
-    if getattr(posterior, "num_draws", None) == 1:
+    if isinstance(posterior, Samples) and posterior.num_draws == 1:
         return Moments(_arrays(posterior.draw(0)), None)
     mean, std = posterior.moments()
     return Moments(_arrays(mean), _arrays(std))
@@ -120,7 +124,7 @@ def read(posterior: Any) -> Reading:
     reading = Reading(leaves, structure, found, finite)
     # NumPy arrays may change where they lie, and trees of params cannot be followed.
     lasting = all(issubclass(kind, jax.Array) for kind in set(map(type, leaves)))
-    if lasting and hasattr(posterior, "moments"):
+    if lasting and isinstance(posterior, Posterior):
         mark = id(posterior)
         with contextlib.suppress(TypeError):  # of a kind that cannot be followed either
             _KEPT[mark] = weakref.ref(posterior, lambda _: _KEPT.pop(mark, None)), reading
@@ -172,11 +176,11 @@ def _name_the_difference(
             )
 
 
-def _like(posterior: Any) -> Tree:
-    return posterior.like if hasattr(posterior, "like") else posterior
+def _like(posterior: Any) -> PyTree:
+    return posterior.like if isinstance(posterior, Posterior) else posterior
 
 
-def _arrays(tree: Tree) -> dict[str, np.ndarray]:
+def _arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """Leaves by path as float32 or float64; views of JAX's own memory where that is possible."""
     leaves, structure = jax.tree.flatten(tree)
     arrays = [np.asarray(leaf) for leaf in leaves]
@@ -186,4 +190,4 @@ def _arrays(tree: Tree) -> dict[str, np.ndarray]:
 
 @lru_cache(maxsize=64)
 def _leaf_names(structure: Any) -> tuple[str, ...]:
-    return tuple(leaf_paths(jax.tree.unflatten(structure, range(structure.num_leaves))))
+    return tuple(leaves_by_path(jax.tree.unflatten(structure, range(structure.num_leaves))))

@@ -20,11 +20,12 @@ and every distance below is a constant minus a multiple of it. m and s are mean 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from onebasin.alignment.moments import Moments, moments
+from onebasin.alignment.moments import Alignable, Moments, moments
+from onebasin.choices import WeightObjective
 from onebasin.symmetry import Symmetry
 
 Features = tuple[Mapping[str, np.ndarray], ...]  # one mapping from leaf to array per feature
@@ -37,6 +38,34 @@ class FeaturePair:
     symmetry: Symmetry
     target: Features
     mover: Features
+
+
+@runtime_checkable
+class AlignmentObjective(Protocol):
+    """What `align` needs of an objective; `Objective` and `Activations` are such."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def has_barycentre(self) -> bool:
+        """Whether features are the same on both sides, so that their mean is a barycentre."""
+        ...
+
+    @property
+    def relinearise(self) -> bool:
+        """Whether the features are a slope, to be taken anew after each descent."""
+        ...
+
+    def features(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> FeaturePair:
+        """What is multiplied: the features of both sides."""
+        ...
+
+    def measure(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> float:
+        """The distance of a posterior, as it lies, from another."""
+        ...
+
+
+ObjectiveLike: TypeAlias = AlignmentObjective | WeightObjective
 
 
 @dataclass(frozen=True)
@@ -56,14 +85,14 @@ class Objective:
     target: Callable[[Moments], Features]
     mover: Callable[[Moments], Features]
     distance: Callable[[Moments, Moments], float] | None = None  # (target, moved mover)
-    sums: bool = False
+    has_barycentre: bool = False
     """Whether features are the same on both sides, so that their mean is a barycentre."""
     relinearise: bool = False
     """Whether the features are a slope, to be taken anew after each descent."""
 
-    def problem(self, q: Any, to: Any, symmetry: Symmetry) -> FeaturePair:
-        """The features of `q` (the mover) and `to` (the target), checked."""
-        known, goal = moments(q), moments(to)
+    def features(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> FeaturePair:
+        """The features of `posterior` (the mover) and `to` (the target), checked."""
+        known, goal = moments(posterior), moments(to)
         target, mover = self.target(goal), self.mover(known)
         count = min(len(target), len(mover))
         if len(target) != len(mover) and known.std is not None and goal.std is not None:
@@ -74,9 +103,9 @@ class Objective:
         # A single point has no deviations: what would multiply them is left out.
         return FeaturePair(symmetry, target[:count], mover[:count])
 
-    def measure(self, q: Any, to: Any, symmetry: Symmetry) -> float:
-        """The distance of `q`, as it lies, from `to`."""
-        mover, target = moments(q), moments(to)
+    def measure(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> float:
+        """The distance of `posterior`, as it lies, from `to`."""
+        mover, target = moments(posterior), moments(to)
         if self.distance is not None:
             return self.distance(target, mover)
         del symmetry
@@ -108,7 +137,7 @@ def _square_distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _w2(target: Moments, q: Moments) -> float:
     return _total(_square_distance, target.mean, q.mean) + _total(
-        _square_distance, target.spread(), q.spread()
+        _square_distance, target.std_or_zeros(), q.std_or_zeros()
     )
 
 
@@ -118,11 +147,13 @@ def _kl(q: Moments, p: Moments) -> float:
     def terms(mq, sq, mp, sp):
         return np.log(sp / sq) + (sq**2 + (mq - mp) ** 2) / (2 * sp**2) - 0.5
 
-    return _total(terms, q.mean, q.deviations("kl", "mover"), p.mean, p.deviations("kl", "target"))
+    return _total(
+        terms, q.mean, q.positive_std("kl", "mover"), p.mean, p.positive_std("kl", "target")
+    )
 
 
 def _mahalanobis(target: Moments, q: Moments) -> float:
-    std = target.deviations("kl-reduced", "target")
+    std = target.positive_std("kl-reduced", "target")
     return _total(lambda m, s, x: ((x - m) / s) ** 2, target.mean, std, q.mean)
 
 
@@ -130,12 +161,12 @@ def _negative_log_density(target: Moments, q: Moments) -> float:
     def terms(m, s, x):
         return 0.5 * ((x - m) / s) ** 2 + np.log(s) + 0.5 * np.log(2 * np.pi)
 
-    return _total(terms, target.mean, target.deviations("log-density", "target"), q.mean)
+    return _total(terms, target.mean, target.positive_std("log-density", "target"), q.mean)
 
 
 def _precision_features(name: str) -> Callable[[Moments], Features]:
     def features(q: Moments) -> Features:
-        std = q.deviations(name, "target")
+        std = q.positive_std(name, "target")
         return (
             _each(lambda m, s: m / s**2, q.mean, std),
             _each(lambda s: -0.5 / s**2, std),
@@ -145,30 +176,30 @@ def _precision_features(name: str) -> Callable[[Moments], Features]:
 
 
 def _reverse_precision_features(q: Moments) -> Features:
-    std = q.deviations("reverse-kl", "mover")
+    std = q.positive_std("reverse-kl", "mover")
     return _each(lambda m, s: m / s**2, q.mean, std), _each(lambda s: 1 / s**2, std)
 
 
 W2 = Objective(
     "w2",
-    target=lambda q: (q.mean, q.spread()) if q.std is not None else (q.mean,),
-    mover=lambda q: (q.mean, q.spread()) if q.std is not None else (q.mean,),
+    target=lambda q: (q.mean, q.std_or_zeros()) if q.std is not None else (q.mean,),
+    mover=lambda q: (q.mean, q.std_or_zeros()) if q.std is not None else (q.mean,),
     distance=_w2,
-    sums=True,
+    has_barycentre=True,
 )
 L2 = Objective(
     "l2",
     target=lambda q: (q.mean,),
     mover=lambda q: (q.mean,),
     distance=lambda target, q: _total(_square_distance, target.mean, q.mean),
-    sums=True,
+    has_barycentre=True,
 )
 KL = Objective(
     "kl",
     target=_precision_features("kl"),
     mover=lambda q: (
         q.mean,
-        _each(lambda m, s: s**2 + m**2, q.mean, q.deviations("kl", "mover")),
+        _each(lambda m, s: s**2 + m**2, q.mean, q.positive_std("kl", "mover")),
     ),
     distance=lambda target, q: _kl(q, target),
 )
@@ -178,7 +209,7 @@ REVERSE_KL = Objective(
     "reverse-kl",
     target=lambda q: (
         q.mean,
-        _each(lambda m, s: -0.5 * (s**2 + m**2), q.mean, q.deviations("reverse-kl", "target")),
+        _each(lambda m, s: -0.5 * (s**2 + m**2), q.mean, q.positive_std("reverse-kl", "target")),
     ),
     mover=_reverse_precision_features,
     distance=lambda target, q: _kl(target, q),
@@ -199,17 +230,18 @@ LOG_DENSITY = Objective(
 OBJECTIVES = {o.name: o for o in (W2, L2, KL, REVERSE_KL, KL_REDUCED, LOG_DENSITY)}
 
 
-def objective_named(objective: Any) -> Any:
+def objective_named(objective: ObjectiveLike) -> AlignmentObjective:
     """An objective by name; a value that already is one is given back."""
-    if is_objective(objective):
-        return objective
-    if not isinstance(objective, str) or objective not in OBJECTIVES:
+    if isinstance(objective, str):
+        if objective not in OBJECTIVES:
+            raise ValueError(
+                f"there is no objective '{objective}'; use one of {', '.join(OBJECTIVES)}, "
+                "or give an Objective or Activations(network, x)"
+            )
+        return OBJECTIVES[objective]
+    if not isinstance(objective, AlignmentObjective):
         raise ValueError(
-            f"there is no objective '{objective}'; use one of {', '.join(OBJECTIVES)}, "
-            "or give an Objective or Activations(apply, x)"
+            f"a {type(objective).__name__} is not an objective; give a name, an Objective or "
+            "Activations(network, x)"
         )
-    return OBJECTIVES[objective]
-
-
-def is_objective(value: Any) -> bool:
-    return callable(getattr(value, "problem", None)) and callable(getattr(value, "measure", None))
+    return objective

@@ -4,24 +4,28 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar, cast, get_args
 
 import jax
 import numpy as np
 
 from onebasin.alignment.descent import Descent, Matcher, Orders, Trace
 from onebasin.alignment.frank_wolfe import FrankWolfe
-from onebasin.alignment.moments import alike_moments
+from onebasin.alignment.moments import Alignable, alike_moments
 from onebasin.alignment.objective import (
+    AlignmentObjective,
+    FeaturePair,
     Objective,
-    is_objective,
+    ObjectiveLike,
     objective_named,
 )
 from onebasin.alignment.scores import ScoreTable
+from onebasin.choices import OrderName, StartName
 from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
 
-Start = Any  # one of NAMED, a Permutation, or an objective whose optimum it is
-NAMED = ("auto", "forward", "identity", "random", "shaken")
+Start: TypeAlias = StartName | Permutation | AlignmentObjective
+"""A name, a permutation, or an objective at whose optimum to begin."""
+AlignableT = TypeVar("AlignableT")
 SHAKEN = 0.3  # the share of every group's units that a shaken start shuffles
 
 
@@ -37,7 +41,7 @@ class StartReport:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(Generic[AlignableT]):
     """The permutation that brings `mover` to `target`, and how it was found.
 
     What needs a pass over all parameters (the moved posterior, the distances) is worked out
@@ -57,13 +61,13 @@ class Alignment:
     seconds: float
     trace_seconds: tuple[float, ...] = field(repr=False)
     """When each score of the trace was reached, since the call (or a later start) began."""
-    mover: Any = field(repr=False)
-    target: Any = field(repr=False)
+    mover: AlignableT = field(repr=False)
+    target: Alignable = field(repr=False)
     symmetry: Symmetry = field(repr=False)
-    measure: Any = field(repr=False)
+    measure: Callable[[Alignable, Alignable, Symmetry], float] = field(repr=False)
 
     @cached_property
-    def posterior(self) -> Any:
+    def posterior(self) -> AlignableT:
         """The mover, moved: of the same kind, with the same function."""
         return self.symmetry.act(self.permutation, self.mover)
 
@@ -82,37 +86,37 @@ class Alignment:
 
 
 def align(
-    q: Any,
+    posterior: AlignableT,
     *,
-    to: Any,
+    to: Alignable,
     symmetry: Symmetry,
-    objective: Any = "w2",
+    objective: ObjectiveLike = "w2",
     starts: Sequence[Start] | Start = "auto",
-    order: str = "forward",
+    order: OrderName = "forward",
     search: FrankWolfe | None = None,
     max_sweeps: int = 100,
     key: jax.Array | None = None,
-) -> Alignment:
-    """Find the permutation that brings posterior (or params) `q` closest to `to`.
+) -> Alignment[AlignableT]:
+    """Find the permutation that brings a posterior (or params) closest to `to`.
 
     **Arguments:**
 
     - `objective`: a name (`w2`, `l2`, `kl`, `reverse-kl`, `kl-reduced`, `log-density`), an
-      `Objective`, or `Activations(apply, x)`; see docs/objectives.md.
+      `Objective`, or `Activations(network, x)`; see docs/objectives.md.
     - `starts`: where to begin. "auto" makes a pass from the input and goes on from there, and
-      also from where `q` lies if that scores no worse. A sequence of "auto", "identity",
+      also from where the posterior lies if that scores no worse. A sequence of "auto", "identity",
       "forward", "random", "shaken" (the best end so far with some units of every group shuffled;
-      both need `key`), permutations and objectives (`Activations(apply, x)` for a start from
+      both need `key`), permutations and objectives (`Activations(network, x)` for a start from
       data) descends from each and keeps the best.
     - `order`: in which order a sweep visits the groups: forward, backward, alternate, random.
     - `search`: `FrankWolfe()` looks further where coordinate descent gets stuck.
     - `max_sweeps`: the result is not `converged` if a start needs more.
 
-    **Returns:** an `Alignment`; its `posterior` is `q` moved, of the same kind.
+    **Returns:** an `Alignment`; its `posterior` is the posterior moved, of the same kind.
     """
     began = time.perf_counter()
     objective = objective_named(objective)
-    known = alike_moments(q, to, symmetry)
+    known = alike_moments(posterior, to, symmetry)
     if max_sweeps < 1:
         raise ValueError(f"max_sweeps is {max_sweeps}; allow at least one sweep")
     if not (search is None or isinstance(search, FrankWolfe)):
@@ -120,21 +124,21 @@ def align(
     chosen = _checked_starts(starts, symmetry, key)
     seed = _seed(key)
     Orders(order)  # a wrong name is an error before any work
-    sides = known if isinstance(objective, Objective) else (q, to)
-    problem = objective.problem(*sides, symmetry)
+    sides = known if isinstance(objective, Objective) else (posterior, to)
+    problem = objective.features(*sides, symmetry)
     reports: list[StartReport] = []
     best: tuple[Descent, Matcher] | None = None
     since = began
     for number, start in enumerate(chosen):
         end_so_far = None if best is None else best[1].table.permutation()
-        where = _begin(start, q, to, symmetry, key, number, end_so_far)
+        where = _begin(start, posterior, to, symmetry, key, number, end_so_far)
         orders = partial(Orders, order, (*seed, number))
         matcher, end = _descended(start, where, problem, orders, max_sweeps, since)
         if search is not None:
             end = search.improve(matcher, end, orders(), max_sweeps)
         if objective.relinearise:
             matcher, end = _follow_tangents(
-                objective, matcher, q, to, symmetry, Orders(order, seed), max_sweeps
+                objective, matcher, posterior, to, symmetry, Orders(order, seed), max_sweeps
             )
         now = time.perf_counter()
         seconds, since = now - since, now
@@ -154,7 +158,7 @@ def align(
         starts=tuple(reports),
         seconds=time.perf_counter() - began,
         trace_seconds=tuple(matcher.trace.seconds),
-        mover=q,
+        mover=posterior,
         target=to,
         symmetry=symmetry,
         measure=objective.measure,
@@ -164,7 +168,10 @@ def align(
 def _checked_starts(
     starts: Sequence[Start] | Start, symmetry: Symmetry, key: jax.Array | None
 ) -> list[Start]:
-    chosen = list(starts) if isinstance(starts, list | tuple) else [starts]
+    if isinstance(starts, Sequence) and not isinstance(starts, str):
+        chosen: list[Start] = list(starts)
+    else:
+        chosen = [cast(Start, starts)]
     if not chosen:
         raise ValueError("starts is empty; give at least one, for example starts=('forward',)")
     for start in chosen:
@@ -172,10 +179,14 @@ def _checked_starts(
             symmetry.check_permutation(start)
             if any(start[name].ndim != 1 for name in start.names):
                 raise ValueError("a start is one permutation, and this one is a stack of them")
-        elif not (start in NAMED if isinstance(start, str) else is_objective(start)):
+        elif not (
+            start in get_args(StartName)
+            if isinstance(start, str)
+            else isinstance(start, AlignmentObjective)
+        ):
             raise ValueError(
-                f"there is no start '{start}'; use {', '.join(NAMED)}, "
-                "a Permutation or Activations(apply, x)"
+                f"there is no start '{start}'; use {', '.join(get_args(StartName))}, "
+                "a Permutation or Activations(network, x)"
             )
         elif start in ("random", "shaken") and key is None:
             raise ValueError(f"a {start} start needs a key; give key=jax.random.key(…)")
@@ -242,7 +253,7 @@ def _seed(key: jax.Array | None) -> tuple[int, ...]:
 def _descended(
     start: Start,
     where: Permutation,
-    problem: Any,
+    problem: FeaturePair,
     orders: Callable[[], Orders],
     max_sweeps: int,
     began: float,
@@ -285,7 +296,7 @@ def _follow_tangents(
             break
         best, kept = value, matcher
         trace.add(value)
-        tangent = objective.problem(q, to, symmetry, at=permutation)
+        tangent = objective.features(q, to, symmetry, at=permutation)
         matcher = Matcher(ScoreTable(tangent, permutation), Trace(began=trace.began))
         end = matcher.descend(orders, max_sweeps)
         trace.solves += matcher.trace.solves

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from onebasin.alignment.objective import FeaturePair
-from onebasin.alignment.plan import Slot, plan_of
+from onebasin.alignment.score_plan import Slot, plan_of
 from onebasin.symmetry import Permutation, Place
 from onebasin.symmetry.layout import Layout, gather_index, without
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-SEQUENTIAL = 8  # up to this many members go one at a time
+from onebasin.progress import Reporter
 
-Report = Callable[[str, int, int], None]  # what is being done, how many of them, out of how many
+SEQUENTIAL = 8  # up to this many members go one at a time
 
 
 class Workers:
     """Runs a function on many members; each then has one core to itself."""
 
-    def __init__(self, members: int, report: Report | None = None) -> None:
+    def __init__(self, members: int, report: Reporter) -> None:
         self.parallel = members > SEQUENTIAL
         self.report = report
         self.pool = ThreadPoolExecutor(cpu_count()) if self.parallel else None
@@ -33,15 +33,11 @@ class Workers:
         self.limits.__exit__(None, None, None)
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], what: str = "") -> list:
-        """The function of every item, in order; told of as `what` while it goes on."""
+        """The function of every item, in order, reported as `what`."""
         results = map(function, items) if self.pool is None else self.pool.map(function, items)
         done = []
         for result in results:
             done.append(result)
             if what:
-                self.tell(what, len(done), len(items))
+                self.report(what, len(done), len(items))
         return done
-
-    def tell(self, what: str, done: int, of: int) -> None:
-        if self.report is not None:
-            self.report(what, done, of)

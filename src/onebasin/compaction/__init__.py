@@ -1,8 +1,7 @@
 """One compact posterior out of many draws: rebasing, balancing, fitting a Gaussian."""
 
-from onebasin.compaction.calibration import Calibrated as Calibrated
+from onebasin.compaction.calibration import Calibration as Calibration
 from onebasin.compaction.calibration import calibrate as calibrate
-from onebasin.compaction.compacting import Compacted as Compacted
+from onebasin.compaction.compacting import Compact as Compact
 from onebasin.compaction.compacting import compact as compact
-from onebasin.compaction.scale import ScaleSymmetry as ScaleSymmetry
-from onebasin.compaction.scale import find_scales as find_scales
+from onebasin.compaction.rebasing import Rebase as Rebase

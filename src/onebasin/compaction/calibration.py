@@ -13,7 +13,7 @@ KL(draws ‖ Gaussian). α ≤ 1 says how much independent noise the function be
 of the common noise. The same noise is used for all α and τ, so they compare exactly.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,19 +21,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onebasin.evaluation.predictive import predictive
-from onebasin.posterior.low_rank import LowRank
-from onebasin.posterior.mean_field import MeanField
+from onebasin.evaluation.predicting import predictive
+from onebasin.networks import NetworkLike, apply_of
+from onebasin.posterior import LowRank, MeanField, Samples
 from onebasin.posterior.noise import normal_like
-from onebasin.posterior.samples import Samples
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.0)
 STRENGTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class Calibration:
     """A Gaussian whose noise was scaled, and what was tried."""
 
     posterior: MeanField | LowRank
@@ -51,27 +50,28 @@ def calibrate(
     posterior: MeanField | LowRank,
     *,
     to: Samples,
-    apply: Callable[..., jax.Array],
+    network: NetworkLike,
     x: Any,
     key: jax.Array,
-    samples: int = 64,
+    num_samples: int = 64,
     diagonal: Sequence[float] = SHARES,
     factors: Sequence[float] = STRENGTHS,
-) -> Calibrated:
+) -> Calibration:
     """Scale the noise of a Gaussian so that it predicts on `x` as the draws `to` do.
 
     α and τ are sought in turn among `diagonal` and `factors`, until neither changes.
     """
+    apply = apply_of(network)
     draws_key, noise_key = jax.random.split(key)
-    wanted = predictive(to, apply, x, key=draws_key, samples=to.num_draws)
+    wanted = predictive(to, apply, x, key=draws_key, num_samples=to.num_draws)
     probabilities = jnp.asarray(wanted.probs, jnp.float32)
     entropy = float(-np.sum(wanted.probs * wanted.log_probs, axis=1).mean())
-    common, own = _noise(posterior, samples, noise_key)
+    common, own = _noise(posterior, num_samples, noise_key)
     has_factors = isinstance(posterior, LowRank)
 
     @jax.jit
     def cross_entropy(alpha: jax.Array, tau: jax.Array) -> jax.Array:
-        def one(noise: tuple[Tree, Tree]) -> jax.Array:
+        def one(noise: tuple[PyTree, PyTree]) -> jax.Array:
             params = jax.tree.map(
                 lambda m, c, e: m + tau.astype(m.dtype) * c + jnp.sqrt(alpha).astype(m.dtype) * e,
                 posterior.mean,
@@ -80,7 +80,7 @@ def calibrate(
             return jax.nn.log_softmax(apply(params, x))
 
         logs = jax.lax.map(one, (common, own))
-        mixed = jax.nn.logsumexp(logs, axis=0) - jnp.log(samples)
+        mixed = jax.nn.logsumexp(logs, axis=0) - jnp.log(num_samples)
         return -jnp.mean(jnp.sum(probabilities * mixed, axis=-1))
 
     tried: dict[tuple[float, float], float] = {}
@@ -99,10 +99,10 @@ def calibrate(
             tau = min(factors, key=lambda t: divergence(alpha, t))
         if (alpha, tau) == before:
             break
-    return Calibrated(_scaled(posterior, alpha, tau), alpha, tau, divergence(alpha, tau), tried)
+    return Calibration(_scaled(posterior, alpha, tau), alpha, tau, divergence(alpha, tau), tried)
 
 
-def _noise(posterior: MeanField | LowRank, count: int, key: jax.Array) -> tuple[Tree, Tree]:
+def _noise(posterior: MeanField | LowRank, count: int, key: jax.Array) -> tuple[PyTree, PyTree]:
     """Fᵀz and σε of `count` draws."""
     own_key, common_key = jax.random.split(key)
     noise = normal_like(posterior.mean, count, key=own_key)

@@ -1,43 +1,35 @@
 """Boil draws, or posteriors, down to one Gaussian: `compact`."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.alignment.aligned_members import AlignedMembers
+from onebasin.alignment.gaussian_alternation import align_to_gaussian, fit_gaussian
+from onebasin.alignment.gaussian_fit import GaussianFit
 from onebasin.alignment.members import Members
+from onebasin.alignment.moments import Alignable
 from onebasin.alignment.scores import Indices
-from onebasin.alignment.workers import Report
+from onebasin.choices import FitTarget, RebaseName, check_choice
 from onebasin.compaction.contributions import to_contributions
-from onebasin.compaction.frame import Frame
-from onebasin.compaction.outputs import output_directions
-from onebasin.compaction.rebasing import (
-    WAYS,
-    by_chain,
-    fitted,
-    like,
-    point_of,
-    to_anchor,
-    to_barycentre,
-    to_gaussian,
-    tree_of,
-)
-from onebasin.compaction.scale import ScaleSymmetry, find_scales
-from onebasin.posterior.low_rank import LowRank
-from onebasin.posterior.mean_field import MeanField
-from onebasin.posterior.samples import Samples
-from onebasin.symmetry import Permutation, Symmetry, stack
+from onebasin.compaction.output_directions import output_directions
+from onebasin.compaction.rebasing import Rebase, by_chain, to_anchor, to_barycentre
+from onebasin.networks import Apply, NetworkLike, apply_of
+from onebasin.posterior import LowRank, MeanField, Samples
+from onebasin.progress import Progress, Reporter, reporting
+from onebasin.symmetry import Permutation, ScaleSymmetry, Symmetry, find_scales, stack
 from onebasin.symmetry.action import move_tree
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 
 @dataclass(frozen=True)
-class Compacted:
+class Compact:
     """One Gaussian for many members, and where each of them went."""
 
     posterior: MeanField | LowRank
@@ -47,8 +39,8 @@ class Compacted:
     """Mean log-likelihood of the members: at the start, after every round, and at the end."""
     log_likelihood: float
     """Mean log-density of the members under the posterior."""
-    rebase: str
-    start: str
+    rebase: Rebase
+    start: RebaseName
     """Where `likelihood` began: `chain` or `barycentre`."""
     rounds: int
     converged: bool
@@ -61,12 +53,17 @@ class Compacted:
     symmetry: Symmetry = field(repr=False)
     scale_symmetry: ScaleSymmetry | None = field(repr=False)
 
+    def __repr__(self) -> str:
+        return (
+            f"Compact({len(self.members)} members, {self.posterior!r}, rebased to {self.rebase.to})"
+        )
+
     @cached_property
     def samples(self) -> Any:
         """The members, balanced and moved: `Samples`, or a tuple if posteriors were given."""
         if self.members.draws is None:
             return tuple(self._moved_posterior(i) for i in range(len(self.members)))
-        parts = self._parts()
+        parts = self.members.sources
         joined = Samples(
             jax.tree.map(lambda *leaves: np.concatenate(leaves), *(p.draws for p in parts)),
             jnp.concatenate([jnp.asarray(p.chain) for p in parts]),
@@ -76,12 +73,8 @@ class Compacted:
             joined = self.scale_symmetry.act(self.scales, joined)
         return self.symmetry.act(self.permutations, joined)
 
-    def _parts(self) -> Sequence[Any]:
-        source = self.members.source
-        return source if isinstance(source, tuple) else (source,)
-
     def _moved_posterior(self, index: int) -> Any:
-        q = self._parts()[index]
+        q = self.members.sources[index]
         if self.scale_symmetry is not None and self.scales is not None:
             own = {name: factors[index] for name, factors in self.scales.items()}
             q = self.scale_symmetry.act(own, q)
@@ -89,102 +82,81 @@ class Compacted:
 
 
 def compact(
-    samples: Samples | Sequence[Any],
+    samples: Samples | Sequence[Alignable],
     *,
     symmetry: Symmetry,
     rank: int = 0,
-    rebase: str = "likelihood",
-    fit: str = "weights",
-    objective: Any = "l2",
-    anchor: int = 0,
+    rebase: Rebase | RebaseName = "likelihood",
+    fit: FitTarget = "weights",
     balance: bool | ScaleSymmetry = False,
-    apply: Callable[..., Any] | None = None,
+    network: NetworkLike | None = None,
     x: Any = None,
     floor: float = 1e-3,
-    max_rounds: int = 20,
-    tolerance: float = 1e-3,
-    max_sweeps: int = 100,
-    report: Report | None = None,
-) -> Compacted:
+    progress: Progress = "auto",
+) -> Compact:
     """Bring all members into one basin and fit one Gaussian to them.
 
-    **Arguments:**
+    Args:
+      samples: `Samples` (HMC draws, ensemble members; leaves may be memory maps), a list of
+        `Samples` of one network, whose draws are joined, or a list of other posteriors, which are
+        moment-matched: variances are the mean variance plus the variance of the means.
+      symmetry: that of the network.
+      rank: of the part of the covariance that is not diagonal; less than the number of members.
+      rebase: where members are moved: a `Rebase`, or the name of one with its defaults.
+        "likelihood" fits and moves in turn; "contributions" matches units by what they do on
+        data and needs `network` and `x`; "chain" moves the draws of a chain together;
+        "barycentre", "anchor" and "none" are simpler. See docs/compact.md.
+      fit: "weights" (maximum likelihood; marginal variances are the members' own), or "outputs"
+        (made to predict: factors along which the outputs on `x` vary most, scaled to carry all of
+        their variance, and hardly any independent noise).
+      balance: bring the scale of homogeneous units to a canonical balance first; True finds out
+        which those are and needs `network` and `x`, or give a `ScaleSymmetry`.
+      network, x: the network, and a batch of inputs for what looks at data; no labels are used.
+      floor: least variance of a coordinate, as a share of its leaf's mean variance.
+      progress: how to show progress, or a function of (what, done, total).
 
-    - `samples`: `Samples` (HMC draws, ensemble members; leaves may be memory maps), a list of
-      `Samples` of one network, whose draws are joined, or a list of other posteriors, which are
-      moment-matched: variances are the mean variance plus the variance of the means.
-    - `rank`: of the part of the covariance that is not diagonal; less than the number of members.
-    - `rebase`: "likelihood" (fit and move in turn), "contributions" (by what units do on data,
-      needs `apply` and `x`), "chain" (the draws of a chain together), "barycentre", "anchor" or
-      "none"; see docs/compact.md.
-    - `fit`: "weights" (maximum likelihood; marginal variances are the members' own), or
-      "outputs" (made to predict: factors along which the outputs on `x` vary most, scaled to
-      carry all of their variance, and hardly any independent noise).
-    - `objective`, `anchor`: for `rebase="anchor"`: by `l2` or `Activations(apply, x)`, to which
-      member.
-    - `balance`: bring the scale of homogeneous units to a canonical balance first; True finds
-      out which those are and needs `apply` and `x`, or give a `ScaleSymmetry`.
-    - `floor`: least variance of a coordinate, as a share of its leaf's mean variance.
-    - `max_rounds`, `tolerance`: stop after so many rounds, or once a round gains less than this
-      share of what all rounds gained.
-    - `report`: called with what is being done, how far it is and out of how many.
+    Returns:
+      a `Compact`; its `posterior` is a `MeanField` for rank 0, else a `LowRank`.
 
-    **Returns:** a `Compacted`; its `posterior` is a `MeanField` for rank 0, else a `LowRank`.
+    >>> import onebasin as ob, jax, jax.numpy as jnp
+    >>> net = lambda p, x: jnp.tanh(x @ p["w1"]) @ p["w2"]
+    >>> params = {"w1": jnp.ones((2, 3)), "w2": jnp.ones((3, 1))}
+    >>> symmetry = ob.find_symmetry(net, params, jnp.ones((4, 2)))
+    >>> unit = jax.tree.map(jnp.ones_like, params)
+    >>> draws = ob.Samples(ob.MeanField(params, unit).sample(8, key=jax.random.key(0)))
+    >>> ob.compact(draws, symmetry=symmetry, rank=2)
+    Compact(8 members, LowRank(9 parameters, rank 2), rebased to likelihood)
     """
     began = time.perf_counter()
     if not 0 <= floor < 1:
         raise ValueError(f"floor is {floor:g}; give a share of the mean variance from 0 to 1")
-    if rebase not in WAYS:
-        raise ValueError(f"there is no way to rebase '{rebase}'; use one of {', '.join(WAYS)}")
+    rebase = rebase if isinstance(rebase, Rebase) else Rebase(rebase)
+    apply = None if network is None else apply_of(network)
     members = _members(samples)
     _check_rank(rank, len(members))
     _check_fit(fit, rank, apply, x)
-    symmetry.check_shapes(like(members))
+    symmetry.check_shapes(members.like)
     scales, scale_symmetry = None, None
     if balance is not False:
         scale_symmetry = _scale_symmetry(balance, apply, x, members, symmetry)
-        scales = scale_symmetry.balance_all(members)
+        scales = scale_symmetry.balance_all(members[i].mean for i in range(len(members)))
         members = replace(members, scales=scale_symmetry.along_axes(scales))
-    chains = _chains(members)
-    several = len(chains) > len(np.unique(chains)) > 1
-    options = {"max_rounds": max_rounds, "max_sweeps": max_sweeps, "report": report}
-
-    def placed(way: str) -> tuple[list[Indices], bool]:
-        if way == "anchor":
-            return to_anchor(members, symmetry, anchor, objective, max_sweeps, report), True
-        if way == "chain":
-            return by_chain(members, chains, symmetry, **options)
-        if way == "contributions":
-            point = partial(point_of, members)
-            return to_contributions(members, point, symmetry, apply, x, **options)
-        if way == "barycentre":
-            return to_barycentre(members, symmetry, **options)
-        return [dict(symmetry.identity().indices) for _ in range(len(members))], True
-
-    ways = [rebase]
-    if rebase == "likelihood":
-        ways = ["barycentre", "chain"] if several else ["barycentre"]
-    fits = {}
-    for way in ways:
-        indices, converged = placed(way)
-        fits[way] = fitted(Frame(members, symmetry, indices), rank, floor), converged
-    start = max(fits, key=lambda way: fits[way][0].mean_log_likelihood)
-    gaussian, converged = fits.pop(start)
-    fits.clear()
-    found = to_gaussian(
-        gaussian,
-        max_rounds=max_rounds if rebase == "likelihood" else 0,
-        tolerance=tolerance,
-        max_sweeps=max_sweeps,
-        report=report,
-    )
+    with reporting(progress) as report:
+        gaussian, start, converged = _placed(
+            members, symmetry, rebase, rank, floor, apply, x, report
+        )
+        found = align_to_gaussian(
+            gaussian,
+            max_rounds=rebase.max_rounds if rebase.to == "likelihood" else 0,
+            tolerance=rebase.tolerance,
+            max_sweeps=rebase.max_sweeps,
+            report=report,
+        )
     if fit == "outputs":
         assert apply is not None  # checked with the other arguments
-        point = partial(point_of, members)
-        gaussian.project(*output_directions(point, len(members), rank, apply, x))
-    frame = gaussian.frame
-    permutations = stack([Permutation(indices) for indices in frame.indices])
-    return Compacted(
+        gaussian.project(*output_directions(members, rank, apply, x))
+    permutations = stack([Permutation(indices) for indices in gaussian.aligned.indices])
+    return Compact(
         posterior=_posterior(gaussian, members, _mean_state(members, symmetry, permutations)),
         permutations=permutations,
         trace=found.trace,
@@ -200,6 +172,45 @@ def compact(
         symmetry=symmetry,
         scale_symmetry=scale_symmetry,
     )
+
+
+def _placed(
+    members: Members,
+    symmetry: Symmetry,
+    rebase: Rebase,
+    rank: int,
+    floor: float,
+    apply: Apply | None,
+    x: Any,
+    report: Reporter,
+) -> tuple[GaussianFit, RebaseName, bool]:
+    """The Gaussian of members that were moved as asked, how, and whether they came to rest.
+
+    `likelihood` begins at `chain` or `barycentre`, whichever the fitted Gaussian likes better.
+    """
+    chains = _chains(members)
+    several = len(chains) > len(np.unique(chains)) > 1
+
+    def placed(way: RebaseName) -> tuple[list[Indices], bool]:
+        if way == "anchor":
+            return to_anchor(members, symmetry, rebase, report), True
+        if way == "chain":
+            return by_chain(members, chains, symmetry, rebase, report)
+        if way == "contributions":
+            return to_contributions(members, symmetry, apply, x, rebase, report)
+        if way == "barycentre":
+            return to_barycentre(members, symmetry, rebase, report)
+        return [dict(symmetry.identity().indices) for _ in range(len(members))], True
+
+    ways: list[RebaseName] = [rebase.to]
+    if rebase.to == "likelihood":
+        ways = ["barycentre", "chain"] if several else ["barycentre"]
+    fits: dict[RebaseName, tuple[GaussianFit, bool]] = {}
+    for way in ways:
+        indices, converged = placed(way)
+        fits[way] = fit_gaussian(AlignedMembers(members, symmetry, indices), rank, floor), converged
+    start = max(fits, key=lambda way: fits[way][0].mean_log_likelihood)
+    return fits[start][0], start, fits[start][1]
 
 
 def _members(samples: Any) -> Members:
@@ -220,9 +231,8 @@ def _chains(members: Members) -> np.ndarray:
     """A number for the chain of every draw; chains of different `Samples` are different."""
     if members.draws is None:
         return np.arange(len(members))
-    source = members.source if isinstance(members.source, tuple) else (members.source,)
     numbers, start = [], 0
-    for part in source:
+    for part in members.sources:
         _, own = np.unique(np.asarray(part.chain), return_inverse=True)
         numbers.append(own + start)
         start += own.max() + 1
@@ -239,38 +249,37 @@ def _check_rank(rank: int, members: int) -> None:
         )
 
 
-def _check_fit(fit: str, rank: int, apply: Any, x: Any) -> None:
-    if fit not in ("weights", "outputs"):
-        raise ValueError(f"there is no fit '{fit}'; use weights or outputs")
+def _check_fit(fit: str, rank: int, apply: Apply | None, x: Any) -> None:
+    check_choice(fit, FitTarget, "fit")
     if fit == "outputs" and rank == 0:
         raise ValueError("fit='outputs' puts all variance into factors; give a rank above 0")
     if fit == "outputs" and (apply is None or x is None):
-        raise ValueError("fit='outputs' needs apply and x, to see how the draws predict")
+        raise ValueError("fit='outputs' needs network and x, to see how the draws predict")
 
 
 def _scale_symmetry(
-    balance: Any, apply: Any, x: Any, members: Members, symmetry: Symmetry
+    balance: Any, apply: Apply | None, x: Any, members: Members, symmetry: Symmetry
 ) -> ScaleSymmetry:
     if isinstance(balance, ScaleSymmetry):
         return balance
     if apply is None or x is None:
-        raise ValueError("balance=True needs apply and x, to see which units may be scaled")
-    scales = find_scales(apply, tree_of(members[0].mean, members), x, symmetry=symmetry)
+        raise ValueError("balance=True needs network and x, to see which units may be scaled")
+    scales = find_scales(apply, members.tree(members[0].mean), x, symmetry=symmetry)
     if not scales.sites:
         reasons = "; ".join(f"'{name}': {why}" for name, why in scales.left_out.items())
         raise ValueError(f"no group of this network can be balanced ({reasons}); set balance=False")
     return scales
 
 
-def _posterior(fit: Any, members: Members, state: Tree) -> MeanField | LowRank:
-    shapes, kind = fit.frame.shapes, fit.frame.dtype
+def _posterior(fit: GaussianFit, members: Members, state: PyTree) -> MeanField | LowRank:
+    shapes, kind = fit.aligned.shapes, fit.aligned.dtype
 
-    def tree(leaves: Mapping[str, np.ndarray]) -> Tree:
+    def tree(leaves: Mapping[str, np.ndarray]) -> PyTree:
         shaped = {
             leaf: jnp.asarray(leaves[leaf].reshape(*leaves[leaf].shape[:-1], *shape), kind)
             for leaf, shape in shapes.items()
         }
-        return tree_of(shaped, members)
+        return members.tree(shaped)
 
     mean = tree(fit.gaussian.mean)
     std = tree({leaf: np.sqrt(v) for leaf, v in fit.gaussian.variance.items()})
@@ -279,11 +288,9 @@ def _posterior(fit: Any, members: Members, state: Tree) -> MeanField | LowRank:
     return LowRank(mean, std, tree(fit.posterior_factors()), state)
 
 
-def _mean_state(members: Members, symmetry: Symmetry, permutations: Permutation) -> Tree:
+def _mean_state(members: Members, symmetry: Symmetry, permutations: Permutation) -> PyTree:
     """Running statistics move with their units; the compact posterior gets their mean."""
-    source = members.source
-    parts = source if isinstance(source, tuple) else (source,)
-    states = [getattr(part, "state", None) for part in parts]
+    states = [getattr(part, "state", None) for part in members.sources]
     if all(state is None for state in states):
         return None
     if members.draws is None:

@@ -11,20 +11,20 @@ the two up. And it does not change when a homogeneous unit is rescaled.
 Groups do not depend on each other here, so each is one linear assignment for each draw.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from onebasin.alignment.joint import align_many
 from onebasin.alignment.members import Members
 from onebasin.alignment.scores import Indices
-from onebasin.alignment.workers import Report
-from onebasin.posterior.samples import Samples
+from onebasin.compaction.rebasing import Rebase, align_jointly
+from onebasin.networks import Apply
+from onebasin.posterior import Samples
+from onebasin.progress import Reporter
 from onebasin.symmetry import Symmetry
 from onebasin.symmetry.recording import Recorder
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 MEMORY = 1 << 30  # bytes that the contributions of all members may take
 INPUTS = 500  # of the batch, at most
@@ -32,19 +32,16 @@ INPUTS = 500  # of the batch, at most
 
 def to_contributions(
     members: Members,
-    tree_of_member: Callable[[int], tuple[Tree, Tree]],
     symmetry: Symmetry,
-    apply: Callable[..., Any] | None,
+    apply: Apply | None,
     x: Any,
-    *,
-    max_rounds: int,
-    max_sweeps: int,
-    report: Report | None,
+    rebase: Rebase,
+    report: Reporter,
 ) -> tuple[list[Indices], bool]:
     """Every member to the mean contributions of the others, in turn, until none moves."""
     if apply is None or x is None:
-        raise ValueError("rebase='contributions' needs apply and x, to see what units do")
-    params, state = tree_of_member(0)
+        raise ValueError("rebase='contributions' needs network and x, to see what units do")
+    params, state = members.point(0)
     one = jax.tree.map(lambda leaf: leaf[:1], x)
     recorder = Recorder(apply, params, one, symmetry, state)
     if recorder.unseen:
@@ -54,7 +51,7 @@ def to_contributions(
         )
 
     @jax.jit
-    def contributions(params: Tree, state: Tree, x: Any) -> dict[str, jax.Array]:
+    def contributions(params: PyTree, state: PyTree, x: Any) -> dict[str, jax.Array]:
         def of_example(example: Any) -> dict[str, jax.Array]:
             batch = jax.tree.map(lambda leaf: leaf[None], example)
             return recorder.contributions(params, batch, state)
@@ -70,20 +67,11 @@ def to_contributions(
     x = jax.tree.map(lambda leaf: np.asarray(leaf[:inputs]), x)
     units: dict[str, np.ndarray] = {}
     for i in range(len(members)):
-        for name, values in contributions(*tree_of_member(i), x).items():
+        for name, values in contributions(*members.point(i), x).items():
             store = units.setdefault(name, np.empty((len(members), *values.shape), values.dtype))
             store[i] = values
-        if report is not None:
-            report("contributions of draws", i + 1, len(members))
+        report("contributions of draws", i + 1, len(members))
     own = Symmetry.by_hand(
         {name: values[0] for name, values in units.items()}, {n: [(n, 0)] for n in units}
     )
-    found = align_many(
-        Members.of_draws([Samples(units)]),
-        symmetry=own,
-        objective="l2",
-        max_rounds=max_rounds,
-        max_sweeps=max_sweeps,
-        report=report,
-    )
-    return [dict(p.indices) for p in found.permutations], found.converged
+    return align_jointly(Members.of_draws([Samples(units)]), own, "l2", rebase, report)

@@ -18,66 +18,72 @@ Begun where unaligned members lie it would stay there: the wide Gaussian of unal
 suits each of them as it is.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from onebasin.alignment.activations import Activations
 from onebasin.alignment.joint import align_many
 from onebasin.alignment.members import Members, solve_pair
-from onebasin.alignment.objective import Moments, Objective, objective_named
+from onebasin.alignment.moments import Moments
+from onebasin.alignment.objective import Objective, ObjectiveLike, objective_named
 from onebasin.alignment.scores import Indices
-from onebasin.alignment.workers import Report, Workers
-from onebasin.compaction.frame import Frame
-from onebasin.compaction.gaussian import Fit
-from onebasin.compaction.moving import Mover
-from onebasin.posterior.mean_field import MeanField
-from onebasin.posterior.samples import Samples
+from onebasin.alignment.workers import Workers
+from onebasin.choices import RebaseName, check_choice
+from onebasin.networks import apply_of
+from onebasin.progress import Reporter
 from onebasin.symmetry import Symmetry
-from onebasin.trees import Tree
-
-WAYS = ("none", "anchor", "barycentre", "chain", "contributions", "likelihood")
-STEPS = 2  # of EM after every round of moves
-POLISH = 10  # at most, of EM once nothing moves any more; from principal directions it gains little
-POLISHED = 1e-2  # of what EM gained so far: a step that gains less is the last
+from onebasin.symmetry.recording import Recorder
+from onebasin.trees import PyTree
 
 
 @dataclass(frozen=True)
-class Rebased:
-    """How a Gaussian and its members came to rest."""
+class Rebase:
+    """How members are brought into one frame before a Gaussian is fitted to them.
 
-    trace: tuple[float, ...]
-    rounds: int
-    converged: bool
-    moves: tuple[int, ...]
+    Args:
+      to: where every member goes; the table in `compaction/rebasing.py` says what each means.
+      anchor: with `to="anchor"`, the number of the member that all go to.
+      objective: with `to="anchor"`, by which objective: "l2", or `Activations(network, x)`.
+      max_rounds: rounds before giving up.
+      tolerance: with `to="likelihood"`, stop once a round gains less than this share of what all
+        rounds gained.
+      max_sweeps: sweeps over the groups in one match.
+
+    >>> Rebase("anchor", anchor=3).anchor
+    3
+    """
+
+    to: RebaseName = "likelihood"
+    anchor: int = 0
+    objective: ObjectiveLike = "l2"
+    max_rounds: int = 20
+    tolerance: float = 1e-3
+    max_sweeps: int = 100
+
+    def __post_init__(self) -> None:
+        check_choice(self.to, RebaseName, "way to rebase")
 
 
 def to_anchor(
-    members: Members,
-    symmetry: Symmetry,
-    anchor: int,
-    objective: Any,
-    max_sweeps: int,
-    report: Report | None,
+    members: Members, symmetry: Symmetry, rebase: Rebase, report: Reporter
 ) -> list[Indices]:
     """Every member to one of them, as published: no iteration, no mean."""
-    if not -len(members) <= anchor < len(members):
-        raise ValueError(f"there is no draw {anchor} to be the anchor, only {len(members)}")
-    objective = objective_named(objective)
-    anchor %= len(members)
-    target = one_of(members, anchor)
+    if not -len(members) <= rebase.anchor < len(members):
+        raise ValueError(f"there is no draw {rebase.anchor} to be the anchor, only {len(members)}")
+    objective = objective_named(rebase.objective)
+    anchor = rebase.anchor % len(members)
+    target = members.posterior(anchor)
     if isinstance(objective, Activations) and objective.record is None:
-        objective = _recording_once(objective, point_of(members, anchor), symmetry)
+        objective = _recording_once(objective, members.point(anchor), symmetry)
     still = dict(symmetry.identity().indices)
 
     def one(index: int) -> Indices:
         if index == anchor:
             return still
-        problem = objective.problem(one_of(members, index), target, symmetry)
-        return solve_pair(problem, still, forward=True, max_sweeps=max_sweeps).indices
+        pair = objective.features(members.posterior(index), target, symmetry)
+        return solve_pair(pair, still, forward=True, max_sweeps=rebase.max_sweeps).indices
 
     # JAX takes all cores itself, and its settings do not reach other threads.
     parallel = len(members) if isinstance(objective, Objective) else 1
@@ -86,16 +92,28 @@ def to_anchor(
 
 
 def to_barycentre(
-    members: Members, symmetry: Symmetry, max_rounds: int, max_sweeps: int, report: Report | None
+    members: Members, symmetry: Symmetry, rebase: Rebase, report: Reporter
 ) -> tuple[list[Indices], bool]:
+    """Every member to the mean of the others."""
     points = any(members[i].std is None for i in range(min(len(members), 2)))
+    return align_jointly(members, symmetry, "l2" if points else "w2", rebase, report)
+
+
+def align_jointly(
+    members: Members,
+    symmetry: Symmetry,
+    objective: ObjectiveLike,
+    rebase: Rebase,
+    report: Reporter,
+) -> tuple[list[Indices], bool]:
+    """The indices of every member in the common frame, and whether they came to rest."""
     found = align_many(
         members,
         symmetry=symmetry,
-        objective="l2" if points else "w2",
-        max_rounds=max_rounds,
-        max_sweeps=max_sweeps,
-        report=report,
+        objective=objective,
+        max_rounds=rebase.max_rounds,
+        max_sweeps=rebase.max_sweeps,
+        progress=report,
     )
     return [dict(p.indices) for p in found.permutations], found.converged
 
@@ -104,23 +122,16 @@ def by_chain(
     members: Members,
     chains: np.ndarray,
     symmetry: Symmetry,
-    max_rounds: int,
-    max_sweeps: int,
-    report: Report | None,
+    rebase: Rebase,
+    report: Reporter,
 ) -> tuple[list[Indices], bool]:
     """One permutation for each chain, into the barycentre of the chains' moments."""
     names = np.unique(chains)
     moments = [_moments(members, np.flatnonzero(chains == name)) for name in names]
-    found = align_many(
-        Members(members.source, moments, None),
-        symmetry=symmetry,
-        objective="w2",
-        max_rounds=max_rounds,
-        max_sweeps=max_sweeps,
-        report=report,
-    )
-    own = dict(zip(names.tolist(), found.permutations, strict=True))
-    return [dict(own[chain].indices) for chain in chains.tolist()], found.converged
+    by_name = Members(members.source, moments, None)
+    indices, converged = align_jointly(by_name, symmetry, "w2", rebase, report)
+    own = dict(zip(names.tolist(), indices, strict=True))
+    return [dict(own[chain]) for chain in chains.tolist()], converged
 
 
 def _moments(members: Members, which: np.ndarray) -> Moments:
@@ -141,108 +152,19 @@ def _moments(members: Members, which: np.ndarray) -> Moments:
     return Moments(mean, std)
 
 
-def fitted(frame: Frame, rank: int, floor: float) -> Fit:
-    """The Gaussian of members as they lie, after a few steps of EM."""
-    fit = Fit(frame, rank, floor)
-    _polish(fit, STEPS)
-    return fit
-
-
-def to_gaussian(
-    fit: Fit,
-    *,
-    max_rounds: int,
-    tolerance: float,
-    max_sweeps: int,
-    report: Report | None,
-) -> Rebased:
-    """Move every member to where the Gaussian is highest, fit it again, and so on."""
-    frame = fit.frame
-    trace, moves, converged = [fit.mean_log_likelihood], [], max_rounds == 0
-    for number in range(max_rounds):
-        with Workers(len(frame.members), report) as workers:
-            mover = Mover(fit, max_sweeps)
-            what = f"round {number + 1} to the Gaussian"
-            found = workers.map(mover.move, range(len(frame.members)), what)
-        moves.append(sum(indices is not None for indices in found))
-        if moves[-1]:
-            frame.indices = [
-                old if new is None else new for old, new in zip(frame.indices, found, strict=True)
-            ]
-            fit.recentre()
-            _polish(fit, STEPS)
-        trace.append(fit.mean_log_likelihood)
-        if trace[-1] - trace[-2] <= tolerance * (trace[-1] - trace[0]):
-            converged = True
-            break
-    _polish(fit, POLISH)
-    trace.append(fit.mean_log_likelihood)
-    return Rebased(tuple(trace), len(moves), converged, tuple(moves))
-
-
-def _polish(fit: Fit, steps: int) -> None:
-    """Steps of EM until they gain little; a diagonal Gaussian needs one."""
-    first = before = fit.mean_log_likelihood
-    for _ in range(steps if fit.gaussian.rank else 1):
-        fit.improve()
-        now = fit.mean_log_likelihood
-        if now - before <= POLISHED * (now - first):
-            break
-        before = now
-
-
-def tree_of(leaves: Mapping[str, Any], members: Members) -> Tree:
-    """Arrays by leaf in the containers of the members' params."""
-    structure = jax.tree.structure(like(members))
-    return jax.tree.unflatten(structure, list(leaves.values()))
-
-
-def like(members: Members) -> Tree:
-    """A tree with the structure of one params tree."""
-    first = members.source[0] if isinstance(members.source, tuple) else members.source
-    return first.like if hasattr(first, "like") else first
-
-
-def one_of(members: Members, index: int) -> Any:
-    """Member `index` as a posterior of its own, scaled as the members are."""
-    q: Moments = members[index]
-    mean = tree_of(q.mean, members)
-    if q.std is not None:
-        return MeanField(mean, tree_of(q.std, members))
-    state, sources = None, members.source
-    for part in sources if isinstance(sources, tuple) else (sources,):
-        if not isinstance(part, Samples):
-            break
-        if index < part.num_draws:
-            state = jax.tree.map(lambda leaf, i=index: leaf[i : i + 1], part.state)
-            break
-        index -= part.num_draws
-    return Samples(jax.tree.map(lambda leaf: leaf[None], mean), state=state)
-
-
-def point_of(members: Members, index: int) -> tuple[Tree, Tree]:
-    """The params that stand for member `index` (its mean, if it is a posterior), and its state."""
-    q = one_of(members, index)
-    if isinstance(q, Samples):
-        return q.draw(0), jax.tree.map(lambda leaf: leaf[0], q.state)
-    return q.mean, None
-
-
 def _recording_once(
-    objective: Activations, at: tuple[Tree, Tree], symmetry: Symmetry
+    objective: Activations, at: tuple[PyTree, PyTree], symmetry: Symmetry
 ) -> Activations:
     """The same objective with the network traced and compiled once for all members."""
-    from onebasin.symmetry.recording import Recorder
-
     params, state = at
-    recorder = Recorder(objective.apply, params, objective.x, symmetry, state)
+    recorder = Recorder(apply_of(objective.network), params, objective.x, symmetry, state)
     if recorder.unseen:
         raise ValueError(
             f"the units of group '{recorder.unseen[0]}' cannot be recorded: no layer outside a "
             "loop reads them; match by weights, objective='l2'"
         )
 
-    def record(params: Tree, x: Any, symmetry: Symmetry, state: Tree) -> dict[str, Any]:
+    def record(params: PyTree, x: Any, symmetry: Symmetry, state: PyTree) -> dict[str, Any]:
         del x, symmetry
         return recorder.units(params, state)
 

@@ -3,9 +3,9 @@
 from onebasin.data.dataset import DataFileError as DataFileError
 from onebasin.data.dataset import Dataset as Dataset
 from onebasin.data.dataset import Split as Split
-from onebasin.data.describe import Found as Found
-from onebasin.data.describe import describe as describe
-from onebasin.data.describe import render as render
+from onebasin.data.inventory import Found as Found
+from onebasin.data.inventory import describe as describe
+from onebasin.data.inventory import render as render
 from onebasin.data.loading import load_dataset as load_dataset
 from onebasin.data.sources import NAMES as NAMES
 from onebasin.data.sources import SOURCES as SOURCES

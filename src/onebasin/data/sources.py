@@ -1,7 +1,9 @@
 """Which files make up each published data set, what they are called and where they can be had."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from onebasin.choices import DataName
 
 
 @dataclass(frozen=True)
@@ -153,4 +155,4 @@ CIFAR100 = Source(
 )
 
 SOURCES = {source.name: source for source in (MNIST, FASHION_MNIST, CIFAR10, CIFAR100)}
-NAMES = ("digits", *SOURCES)
+NAMES = get_args(DataName)

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.alignment import align_many
+from onebasin.alignment.objective import ObjectiveLike
+from onebasin.data.examples import Examples
 from onebasin.diagnosis.connectivity import Barriers, choose_pairs, pair_barriers
 from onebasin.diagnosis.geometry import Geometry, geometry
 from onebasin.diagnosis.scramble import scramble
@@ -21,12 +23,14 @@ from onebasin.diagnosis.weights import (
     weight_statistics,
 )
 from onebasin.inference.diagnostics import FEWEST_DRAWS
-from onebasin.inference.keys import subkey
+from onebasin.keys import subkey
+from onebasin.networks import NetworkLike
 from onebasin.posterior import MeanField, Samples
+from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, Symmetry, stack
+from onebasin.trees import take_entry
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +165,11 @@ class Diagnosis:
 
 def align_draws(
     samples: Samples,
-    symmetry: Symmetry,
     *,
+    symmetry: Symmetry,
     per: Literal["draw", "chain"] = "draw",
-    objective: Any = "l2",
+    objective: ObjectiveLike = "l2",
+    progress: Progress = "auto",
 ) -> Samples:
     """The draws in one basin: each moved by its own permutation, or each chain by one.
 
@@ -172,31 +177,31 @@ def align_draws(
     labels do not switch within chains.
     """
     if per == "draw":
-        return align_many(samples, symmetry=symmetry, objective=objective).posteriors
+        found = align_many(samples, symmetry=symmetry, objective=objective, progress=progress)
+        return found.posteriors
     if per != "chain":
         raise ValueError(f"align per draw or per chain, not per '{per}'")
     names, which = np.unique(np.asarray(samples.chain), return_inverse=True)
     means = []
     for number in range(len(names)):
         own = np.flatnonzero(which == number)
-        members = Samples(jax.tree.map(lambda leaf, own=own: leaf[own], samples.draws))
-        means.append(MeanField(*members.moments()))
-    found = align_many(means, symmetry=symmetry, objective=objective).permutations
-    return symmetry.act(stack([found[number] for number in which]), samples)
+        means.append(MeanField(*Samples(take_entry(samples.draws, own)).moments()))
+    found = align_many(means, symmetry=symmetry, objective=objective, progress=progress)
+    return symmetry.act(stack([found.permutations[number] for number in which]), samples)
 
 
 def diagnose(
     samples: Samples,
-    symmetry: Symmetry,
     *,
+    symmetry: Symmetry,
     key: jax.Array,
     align: Callable[[Samples], Samples | Permutation] | None = None,
-    apply: Callable[..., jax.Array] | None = None,
-    data: Any = None,
+    network: NetworkLike | None = None,
+    data: Examples | None = None,
     weights: int | None = 20_000,
     pairs: int = 16,
     points: int = 11,
-    progress: Progress | None = None,
+    progress: Progress = "auto",
 ) -> Diagnosis:
     """R-hat, ESS, modes, spread, projections and barriers, before and after alignment.
 
@@ -205,10 +210,10 @@ def diagnose(
       symmetry: the network's.
       align: what brings draws into one basin, returning them moved or a stacked permutation;
         by default `align_draws`. The null is aligned by it as well.
-      apply, data: with both, barriers between pairs of draws are measured on the data.
+      network, data: with both, barriers between pairs of draws are measured on the data.
       weights: at most so many weights, chosen at random, are looked at one by one; None for all.
       pairs, points: how many pairs of draws, and points along the line between two.
-      progress: called with (what, done, of how many).
+      progress: how to show progress, or a function of (what, done, total).
     """
     names, counts = np.unique(np.asarray(samples.chain), return_counts=True)
     if len(names) < 2 or counts.min() < FEWEST_DRAWS:
@@ -216,58 +221,50 @@ def diagnose(
             f"there are {len(names)} chains with {counts.tolist()} draws; give at least two chains "
             f"of at least {FEWEST_DRAWS} draws"
         )
-    if (apply is None) != (data is None):
-        raise ValueError("barriers need both apply and data; give both or neither")
+    if (network is None) != (data is None):
+        raise ValueError("barriers need both network and data; give both or neither")
     symmetry.check_shapes(samples.like)
-    move = align or (lambda draws: align_draws(draws, symmetry))
+    with reporting(progress) as report:
 
-    def moved(draws: Samples, what: str) -> Samples:
-        _tell(progress, f"aligning {what}", 0)
-        found = move(draws)
-        if isinstance(found, Permutation):
-            found = symmetry.act(found, draws)
-        _tell(progress, f"aligning {what}", 1)
-        return found
+        def moved(draws: Samples, what: str) -> Samples:
+            report(f"aligning {what}", 0, 1)
+            if align is None:
+                return align_draws(draws, symmetry=symmetry, progress=report)
+            found = align(draws)
+            return symmetry.act(found, draws) if isinstance(found, Permutation) else found
 
-    aligned = moved(samples, "draws")
-    null = moved(scramble(aligned, symmetry, key=subkey(key, "null")), "the null")
-    which = choose_weights(samples, weights, key=subkey(key, "weights"))
-    effective = effective_draws(aligned, which)
-    across, within = choose_pairs(np.asarray(samples.chain), pairs, key=subkey(key, "pairs"))
+        aligned = moved(samples, "draws")
+        scrambled = scramble(aligned, symmetry=symmetry, key=subkey(key, "null"))
+        null = moved(scrambled, "the null")
+        which = choose_weights(samples, weights, key=subkey(key, "weights"))
+        effective = effective_draws(aligned, which)
+        across, within = choose_pairs(np.asarray(samples.chain), pairs, key=subkey(key, "pairs"))
 
-    def barriers(draws: Samples, which: np.ndarray, what: str) -> Barriers | None:
-        if apply is None or not len(which):
-            return None
-        report = _named(progress, f"barriers {what}")
-        return pair_barriers(draws, which, apply, data, points=points, progress=report)
+        def barriers(draws: Samples, which: np.ndarray, what: str) -> Barriers | None:
+            if network is None or data is None or not len(which):
+                return None
+            return pair_barriers(
+                draws, which, network, data, points=points, progress=report, what=what
+            )
 
-    def view(draws: Samples, what: str, found: Barriers | None) -> View:
-        statistics = weight_statistics(draws, which, _named(progress, f"weights {what}"))
-        share = folded_share(statistics.folding, effective)
-        return View(statistics, _sigma(draws), geometry(draws), share, found)
+        def view(draws: Samples, what: str, found: Barriers | None) -> View:
+            statistics = weight_statistics(draws, which, progress=report, what=what)
+            share = folded_share(statistics.folding, effective)
+            return View(statistics, _sigma(draws), geometry(draws), share, found)
 
-    return Diagnosis(
-        before=view(samples, "before", barriers(samples, across, "before")),
-        after=view(aligned, "after", barriers(aligned, across, "after")),
-        null=view(null, "of the null", None),
-        within=barriers(samples, within, "within chains"),
-        aligned=aligned,
-        chain=np.asarray(samples.chain),
-        effective=effective,
-        num_weights=len(which),
-        leaf=leaf_of_weights(samples, which),
-    )
+        return Diagnosis(
+            before=view(samples, "weights", barriers(samples, across, "barriers")),
+            after=view(aligned, "aligned weights", barriers(aligned, across, "aligned barriers")),
+            null=view(null, "weights of the null", None),
+            within=barriers(samples, within, "barriers within chains"),
+            aligned=aligned,
+            chain=np.asarray(samples.chain),
+            effective=effective,
+            num_weights=len(which),
+            leaf=leaf_of_weights(samples, which),
+        )
 
 
 def _sigma(samples: Samples) -> np.ndarray:
     _, std = samples.moments()
     return np.concatenate([np.asarray(jnp.ravel(leaf)) for leaf in jax.tree.leaves(std)])
-
-
-def _named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
-    return None if progress is None else (lambda done, total: progress(name, done, total))
-
-
-def _tell(progress: Progress | None, name: str, done: int) -> None:
-    if progress is not None:
-        progress(name, done, 1)

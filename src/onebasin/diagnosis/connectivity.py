@@ -1,15 +1,17 @@
 """Are draws connected by straight lines? Barriers between pairs of single draws."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import numpy as np
 
-from onebasin.evaluation.barrier import profile
+from onebasin.data.examples import Examples
+from onebasin.evaluation.profiles import profile
+from onebasin.networks import NetworkLike
 from onebasin.paths import line
 from onebasin.posterior import Samples
+from onebasin.progress import Progress, reporting
+from onebasin.trees import take_entry
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,20 +60,23 @@ def choose_pairs(chain: np.ndarray, count: int, *, key: jax.Array) -> tuple[np.n
 def pair_barriers(
     samples: Samples,
     pairs: np.ndarray,
-    apply: Callable[..., jax.Array],
-    data: Any,
+    network: NetworkLike,
+    data: Examples,
     *,
     points: int = 11,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = "auto",
+    what: str = "barriers",
 ) -> Barriers:
     """The barrier of each pair; nothing is random along a line between two networks."""
-    state = lambda i: jax.tree.map(lambda leaf: leaf[i], samples.state)
     barriers, excesses = [], []
-    for done, (i, j) in enumerate(np.asarray(pairs)):
-        path = line(samples.draw(i), samples.draw(j), state(i), state(j))
-        found = profile(path, apply, data, key=jax.random.key(0), points=points, samples=1)
-        barriers.append(found.barrier)
-        excesses.append(found.largest_excess)
-        if progress is not None:
-            progress(done + 1, len(pairs))
+    with reporting(progress) as report:
+        for done, (i, j) in enumerate(np.asarray(pairs)):
+            states = (take_entry(samples.state, k) for k in (i, j))
+            path = line(samples.draw(i), samples.draw(j), *states)
+            found = profile(
+                path, network, data, key=jax.random.key(0), points=points, num_samples=1
+            )
+            barriers.append(found.barrier)
+            excesses.append(found.largest_excess)
+            report(what, done + 1, len(pairs))
     return Barriers(np.asarray(pairs), np.array(barriers), np.array(excesses))

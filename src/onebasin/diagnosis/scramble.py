@@ -24,12 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.posterior import Samples
-from onebasin.symmetry import Symmetry
-from onebasin.symmetry.symmetry import Place
+from onebasin.symmetry import Place, Symmetry
 from onebasin.trees import leaves_by_path
 
 
-def scramble(samples: Samples, symmetry: Symmetry, *, key: jax.Array) -> Samples:
+def scramble(samples: Samples, *, symmetry: Symmetry, key: jax.Array) -> Samples:
     """The null of `samples`: give draws that are aligned already.
 
     Labels that switch within a chain would otherwise be scrambled into spread that no

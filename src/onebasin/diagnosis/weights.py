@@ -1,6 +1,5 @@
 """R-hat, ESS and unimodality of single weights, a block of them at a time."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jax
@@ -8,6 +7,7 @@ import numpy as np
 
 from onebasin.inference.diagnostics import by_chain, ess, rhat
 from onebasin.posterior import Samples
+from onebasin.progress import Progress, reporting
 from onebasin.trees import num_parameters, shapes_by_path
 
 BLOCK = 2048  # weights at once: bounds what ranks and spectra take
@@ -37,15 +37,15 @@ def choose_weights(samples: Samples, count: int | None, *, key: jax.Array) -> np
 
 
 def weight_statistics(
-    samples: Samples, weights: np.ndarray, progress: Callable[[int, int], None] | None = None
+    samples: Samples, weights: np.ndarray, *, progress: Progress = "auto", what: str = "weights"
 ) -> WeightStatistics:
     """R-hat, ESS and folding ratio of the numbered weights."""
     blocks = []
-    for start in range(0, len(weights), BLOCK):
-        values = series(samples, weights[start : start + BLOCK])
-        blocks.append((rhat(values), ess(values), folding_ratio(values)))
-        if progress is not None:
-            progress(min(start + BLOCK, len(weights)), len(weights))
+    with reporting(progress) as report:
+        for start in range(0, len(weights), BLOCK):
+            values = series(samples, weights[start : start + BLOCK])
+            blocks.append((rhat(values), ess(values), folding_ratio(values)))
+            report(what, min(start + BLOCK, len(weights)), len(weights))
     return WeightStatistics(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
 
 

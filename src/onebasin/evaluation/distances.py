@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from onebasin.paths.pairing import cross_gram, squared_distances, thin
-from onebasin.paths.points import check_ends
+from onebasin.paths.ends import check_ends
+from onebasin.paths.pairing import cross_gram, squared_distances
 from onebasin.posterior import LowRank, MeanField, Samples
 from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
-from onebasin.trees import Tree, leaves_by_path
+from onebasin.trees import PyTree, leaves_by_path
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ def wasserstein(q0: Any, q1: Any) -> float:
         from scipy.optimize import linear_sum_assignment
 
         count = min(q0.num_draws, q1.num_draws)
-        draws = _in_order(q0.like, thin(q1, count).draws)
-        cost = squared_distances(thin(q0, count).draws, draws)
+        draws = _in_order(q0.like, q1.thin(count).draws)
+        cost = squared_distances(q0.thin(count).draws, draws)
         return float(np.sqrt(cost[linear_sum_assignment(cost)].mean()))
     if not (isinstance(q0, MeanField | LowRank) and isinstance(q1, MeanField | LowRank)):
         raise ValueError(
@@ -63,7 +63,7 @@ def aligned_distance(q0: Any, q1: Any, permutation: Permutation, symmetry: Symme
     return AlignedDistance(squared, transpositions(permutation))
 
 
-def _squared(a: Tree, b: Tree) -> float:
+def _squared(a: PyTree, b: PyTree) -> float:
     first, second = leaves_by_path(a), leaves_by_path(b)
     return float(
         sum(
@@ -83,7 +83,7 @@ def _factor_cost(q0: MeanField | LowRank, q1: MeanField | LowRank) -> float:
     return float(max(norms - 2 * np.linalg.svd(gram, compute_uv=False).sum(), 0.0))
 
 
-def _in_order(like: Tree, tree: Tree) -> list[Any]:
+def _in_order(like: PyTree, tree: PyTree) -> list[Any]:
     """The leaves of `tree` in the order of the key paths of `like`."""
     named = leaves_by_path(tree)
     return [named[name] for name in leaves_by_path(like)]

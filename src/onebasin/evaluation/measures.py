@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from onebasin.evaluation.likelihood import check_classes
-from onebasin.evaluation.predictive import Predictive
+from onebasin.evaluation.predicting import Predictive
+from onebasin.likelihoods import check_classes
 
 # Probabilities in float32 that were averaged over many draws sum to one within this.
 SUM_TOLERANCE = 1e-3

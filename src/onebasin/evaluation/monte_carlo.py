@@ -14,7 +14,7 @@ with Var(p̄_i) = Σ_k w_k² Var_s(p_si) / S_k. Both come from the same log like
 are taken in log space.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onebasin.evaluation.likelihood import Likelihood
 from onebasin.evaluation.strata import Stratum
 from onebasin.evaluation.streaming import Blocks, along, cut
-
-Progress = Callable[[int, int], None]
+from onebasin.likelihoods import Likelihood
+from onebasin.networks.network import Apply, forward
+from onebasin.progress import Reporter
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class Points:
 
 def prepare(
     sources: Sequence[Stratum],
-    apply: Callable,
+    apply: Apply,
     x: np.ndarray,
     y: np.ndarray,
     likelihood: Likelihood,
@@ -101,11 +101,12 @@ def prepare(
 def evaluate(
     sources: Sequence[Stratum],
     ts: np.ndarray,
-    apply: Callable,
+    apply: Apply,
     blocks: Blocks,
     likelihood: Likelihood,
     correction: Any = None,
-    progress: Progress | None = None,
+    report: Reporter | None = None,
+    what: str = "",
 ) -> Points:
     """The loss at every t, in one pass over data, draws and points."""
     total = len(blocks.x)
@@ -128,8 +129,8 @@ def evaluate(
                     log_p[:, s - 1] = np.asarray(pending)[:, :real]
                 pending = found
                 done += 1
-                if progress is not None:
-                    progress(done, work)
+                if report is not None and what:
+                    report(what, done, work)
             log_p[:, source.count - 1] = np.asarray(pending)[:, :real]
             log_ps.append(log_p)
             probs.append(np.asarray(summed)[:, :real])
@@ -144,11 +145,9 @@ def evaluate(
     return sums.points(ts, total, tuple(s.exact for s in sources))
 
 
-def _classes(apply: Callable, source: Stratum, x: jax.Array, likelihood: Likelihood) -> int:
+def _classes(apply: Apply, source: Stratum, x: jax.Array, likelihood: Likelihood) -> int:
     if not likelihood.classifies:
         return 0
-    from onebasin.evaluation.streaming import forward
-
     params, state, _, _ = source.ends(0)
     return jax.eval_shape(lambda p, b, s: forward(apply, p, b, s), params, x[0], state).shape[-1]
 

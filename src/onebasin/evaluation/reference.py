@@ -10,21 +10,23 @@ if both are of the same law. The row of one half of the reference's chains again
 shows by how much, and is the ceiling of what any stand-in can be seen to reach.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
+from onebasin.data.examples import Examples, examples_of
 from onebasin.evaluation import measures
-from onebasin.evaluation.grouped import GROUPS, Grouped, grouped_predictive
-from onebasin.evaluation.likelihood import check_classes, examples
-from onebasin.evaluation.predictive import predictive
-from onebasin.inference.keys import subkey
-from onebasin.posterior import LowRank, MeanField, Samples
-from onebasin.problem import Problem
+from onebasin.evaluation.grouped_predictive import GROUPS, GroupedPredictive, grouped_predictive
+from onebasin.evaluation.predicting import predictive
+from onebasin.keys import subkey
+from onebasin.likelihoods import check_classes
+from onebasin.networks import Apply, NetworkLike, apply_of
+from onebasin.posterior import LowRank, MeanField, Posterior, Samples
+from onebasin.progress import Progress, reporting
+from onebasin.trees import add_axis
 
 RESAMPLES = 100  # the error of a standard error is then about 7 %
 REFERENCE = "reference"
@@ -76,7 +78,7 @@ class ReferenceTable:
 
     rows: tuple[ReferenceRow, ...]
     num_examples: int
-    samples: int
+    num_samples: int
     _by_name: dict[str, ReferenceRow] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -90,7 +92,7 @@ class ReferenceTable:
     def summary(self) -> dict[str, Any]:
         """The table as JSON-able numbers."""
         rows = [row.summary() for row in self.rows]
-        return {"examples": self.num_examples, "samples": self.samples, "rows": rows}
+        return {"examples": self.num_examples, "samples": self.num_samples, "rows": rows}
 
     def table(self) -> str:
         """The table as text, one row for each posterior; ± is one standard error over draws."""
@@ -115,18 +117,18 @@ class ReferenceTable:
 
 
 def reference_table(
-    posteriors: Mapping[str, Any],
-    reference: Any,
-    network: Problem | Callable[..., jax.Array],
-    data: Any,
+    posteriors: Mapping[str, Posterior],
+    reference: Posterior,
+    network: NetworkLike,
+    data: Examples,
     *,
     key: jax.Array,
-    samples: int = 128,
+    num_samples: int = 128,
     ceiling: bool = True,
     groups: int = GROUPS,
     resamples: int = RESAMPLES,
     batch_size: int | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress = "auto",
 ) -> ReferenceTable:
     """Compare posteriors with a reference by what they predict.
 
@@ -135,39 +137,45 @@ def reference_table(
       reference: the posterior that counts as the truth, usually HMC draws. To be fair to a
         posterior that was fitted to draws, give chains here that were not used in the fit (and
         those that were as one of the posteriors).
-      network: a `Problem`, or `apply(params, x)`.
+      network: `apply(params, x)`, a `Network` or a `Problem`.
       data: a split with .x and .y, or a pair.
-      samples: draws of each posterior; of more draws than that, evenly spaced ones are used. The
+      num_samples: draws of each posterior; of more draws than that, evenly spaced ones are used. The
         reference is used whole if it is a set of draws.
       ceiling: if the reference has two chains or more, add a row of half of them against the
         other half, both with half of the draws.
       groups, resamples: of the bootstrap over draws; see `grouped`.
-      progress: called with (name, draws done, draws in all).
+      progress: how to show progress, or a function of (what, done, total).
 
     Returns:
       a `ReferenceTable`; its first row is the reference itself.
     """
-    apply = network.apply if isinstance(network, Problem) else network
-    if samples < 2 or resamples < 2:
+    apply = apply_of(network)
+    if num_samples < 2 or resamples < 2:
         raise ValueError("standard errors need at least 2 samples and 2 resamples")
     for name in posteriors:
         if name in (REFERENCE, CEILING):
             raise ValueError(f"'{name}' is the name of a row of its own; rename the posterior")
-    x, y = examples(data)
-    whole = reference.num_draws if isinstance(reference, Samples) else samples
+    x, y = examples_of(data)
+    whole = reference.num_draws if isinstance(reference, Samples) else num_samples
 
-    def grouped(name: str, q: Any, count: int) -> Grouped:
-        report = None if progress is None else partial(progress, name)
-        return grouped_predictive(
-            q, apply, x, key=subkey(key, name), samples=count, groups=groups,
-            batch_size=batch_size, progress=report,
-        )  # fmt: skip
+    def grouped(name: str, q: Posterior, count: int) -> GroupedPredictive:
+        with reporting(progress) as report:
+            return grouped_predictive(
+                q,
+                apply,
+                x,
+                key=subkey(key, name),
+                num_samples=count,
+                groups=groups,
+                batch_size=batch_size,
+                progress=lambda _, done, total: report(name, done, total),
+            )
 
     truth = grouped(REFERENCE, reference, whole)
     y = check_classes(y, truth.log_probs.shape[-1])
     seed = np.asarray(jax.random.key_data(subkey(key, "bootstrap"))).ravel().tolist()
 
-    def row(name: str, own: Grouped, against: Grouped, q: Any) -> ReferenceRow:
+    def row(name: str, own: GroupedPredictive, against: GroupedPredictive, q: Any) -> ReferenceRow:
         found = compare(own, against, y, resamples, seed)
         mean = _mean_accuracy(q, apply, x, y, batch_size)
         return ReferenceRow(name, own.draws, mean_accuracy=mean, **found)
@@ -178,13 +186,17 @@ def reference_table(
         first, second = np.array_split(chains, 2)
         rows.append(row(CEILING, truth.of_chains(first), truth.of_chains(second), None))
     for name, q in posteriors.items():
-        own = truth if q is reference else grouped(name, q, samples)
+        own = truth if q is reference else grouped(name, q, num_samples)
         rows.append(row(name, own, truth, q))
-    return ReferenceTable(tuple(rows), len(y), samples)
+    return ReferenceTable(tuple(rows), len(y), num_samples)
 
 
 def compare(
-    own: Grouped, reference: Grouped, y: np.ndarray, resamples: int, seed: list[int]
+    own: GroupedPredictive,
+    reference: GroupedPredictive,
+    y: np.ndarray,
+    resamples: int,
+    seed: list[int],
 ) -> dict[str, Estimate]:
     """The measures of one predictive against another and the labels, with bootstrap errors.
 
@@ -205,7 +217,11 @@ def compare(
 
 
 def _measured(
-    own: Grouped, reference: Grouped, y: np.ndarray, mine: np.ndarray, theirs: np.ndarray
+    own: GroupedPredictive,
+    reference: GroupedPredictive,
+    y: np.ndarray,
+    mine: np.ndarray,
+    theirs: np.ndarray,
 ) -> list[float]:
     p = own.mixed(mine)
     q = p if own is reference else reference.mixed(theirs)
@@ -227,11 +243,10 @@ def _measured(
 
 
 def _mean_accuracy(
-    q: Any, apply: Callable, x: np.ndarray, y: np.ndarray, batch_size: int | None
+    q: Any, apply: Apply, x: np.ndarray, y: np.ndarray, batch_size: int | None
 ) -> float | None:
     if not isinstance(q, MeanField | LowRank):
         return None
-    one = lambda tree: jax.tree.map(lambda leaf: leaf[None], tree)
-    point = Samples(one(q.mean), state=one(q.state))
-    found = predictive(point, apply, x, key=jax.random.key(0), samples=1, batch_size=batch_size)
+    point = Samples(add_axis(q.mean), state=add_axis(q.state))
+    found = predictive(point, apply, x, key=jax.random.key(0), num_samples=1, batch_size=batch_size)
     return measures.accuracy(found, y)

@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from onebasin.evaluation.likelihood import Likelihood, check_labels, check_outputs
 from onebasin.evaluation.strata import Ends
-from onebasin.paths.points import lerp
-from onebasin.trees import Tree
+from onebasin.likelihoods import Likelihood, check_output
+from onebasin.networks.network import Apply, forward
+from onebasin.paths.ends import lerp
+from onebasin.trees import PyTree
 
 BLOCK_BYTES = 1 << 28  # log likelihoods and summed probabilities of one block of data
 BATCH_BYTES = 1 << 26  # the largest array inside the network, for one small batch
@@ -51,15 +52,10 @@ class Blocks:
         return self.batch * self.batches
 
 
-def forward(apply: Callable, params: Tree, x: jax.Array, state: Tree) -> jax.Array:
-    """The network's outputs, with running statistics where there are any."""
-    return apply(params, x) if state is None else apply(params, x, state)
-
-
 def cut(
-    apply: Callable,
-    params: Tree,
-    state: Tree,
+    apply: Apply,
+    params: PyTree,
+    state: PyTree,
     x: np.ndarray,
     y: np.ndarray | None,
     likelihood: Likelihood | None,
@@ -80,9 +76,10 @@ def cut(
         raise ValueError(
             f"the network cannot be run on examples of shape {x.shape[1:]}: {error}"
         ) from error
-    shape = check_outputs(outputs, 2)
+    shape = check_output(outputs, 2)
     if y is not None and likelihood is not None:
-        y = check_labels(y, likelihood, shape)
+        y = likelihood.targets(y)
+        likelihood.check_outputs(shape, y)
     width = int(np.prod(shape[1:]))
     if batch_size is None:
         batch_size = max(1, min(LARGEST_BATCH, 2 * BATCH_BYTES // _largest(jaxpr.jaxpr)))
@@ -110,7 +107,7 @@ def _largest(jaxpr: Any) -> int:
 
 @partial(jax.jit, static_argnames=("apply", "likelihood"), donate_argnames=("summed",))
 def along(
-    apply: Callable,
+    apply: Apply,
     likelihood: Likelihood,
     ends: Ends,
     ts: jax.Array,
@@ -151,7 +148,7 @@ def along(
 
 @partial(jax.jit, static_argnames=("apply",))
 def log_probabilities(
-    apply: Callable, params: Tree, state: Tree, x: jax.Array
+    apply: Apply, params: PyTree, state: PyTree, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Log class probabilities [rows, classes] of one draw, and their entropy [rows]."""
 
@@ -164,7 +161,7 @@ def log_probabilities(
 
 
 @partial(jax.jit, static_argnames=("apply",))
-def plain_outputs(apply: Callable, params: Tree, state: Tree, x: jax.Array) -> jax.Array:
+def plain_outputs(apply: Apply, params: PyTree, state: PyTree, x: jax.Array) -> jax.Array:
     """The network's outputs [rows, ...] of one draw."""
     outputs = lax.map(lambda part: forward(apply, params, part, state), x)
     return outputs.reshape(-1, *outputs.shape[2:])

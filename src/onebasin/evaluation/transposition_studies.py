@@ -1,6 +1,6 @@
 """What permutations do to training: three studies of Xiao et al. (their figures 2 and 3).
 
-Each returns plain records, one for every run and setting, which `spread` turns into mean ± one
+Each returns plain records, one for every run and setting, which `mean_and_std` turns into mean ± one
 standard deviation over runs. Networks are trained by `MAP`, all of a study in one program.
 """
 
@@ -13,16 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.alignment import align
-from onebasin.evaluation.barrier import Profile, profile
-from onebasin.inference.keys import subkey
+from onebasin.alignment.objective import ObjectiveLike
+from onebasin.data.examples import Examples
+from onebasin.evaluation.profiles import Profile, profile
 from onebasin.inference.methods import MAP
 from onebasin.inference.trajectories import steps_per_epoch, train
+from onebasin.keys import subkey
 from onebasin.paths import line
 from onebasin.problem import Problem
+from onebasin.progress import Progress, Reporter, reporting
 from onebasin.symmetry import Permutation, Symmetry, find_symmetry, transpositions
-from onebasin.trees import Tree
-
-Progress = Callable[[str, int, int], None]
+from onebasin.trees import PyTree, stack_trees, take_entry
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,10 @@ def planted_study(
     planted: Sequence[int],
     runs: int = 5,
     symmetry: Symmetry | None = None,
-    objective: Any = "l2",
-    data: Any = None,
+    objective: ObjectiveLike = "l2",
+    data: Examples | None = None,
     points: int = 11,
-    progress: Progress | None = None,
+    progress: Progress = "auto",
 ) -> list[Planted]:
     """Start two networks from the same weights up to a permutation of known NoT; train both.
 
@@ -113,48 +114,49 @@ def planted_study(
             starts.append(symmetry.act(move, first))
             keys.append(subkey(mine, "W1"))
             moves.append(move)
-    (trained,) = train(
-        problem,
-        method,
-        _stacked(starts),
-        keys=jnp.stack(keys),
-        progress=_named(progress, "training"),
-    )
-    examples = _examples(problem, data)
-    records: list[Planted] = []
-    width = len(planted) + 1
-    for run in range(runs):
-        w0 = _network(trained, run * width)
-        for i in range(len(planted)):
-            w1, move = _network(trained, run * width + 1 + i), moves[run * len(planted) + i]
-            found = align(w1, to=w0, symmetry=symmetry, objective=objective).permutation
-            undone = symmetry.inverse(move)
-            moved = symmetry.act(found, w1)
-            same = sum(int((found[g] == undone[g]).sum()) for g in found)
-            records.append(
-                Planted(
-                    run=run,
-                    planted=int(transpositions(move)),
-                    found=int(transpositions(found)),
-                    recovered=same / sum(group.size for group in symmetry.groups),
-                    distance_before=_distance(w0, w1),
-                    distance_after=_distance(w0, moved),
-                    distance_undone=_distance(w0, symmetry.act(undone, w1)),
-                    barrier_before=_profile(problem, w0, w1, examples, points).barrier,
-                    barrier_after=_profile(problem, w0, moved, examples, points).barrier,
+    with reporting(progress) as report:
+        (trained,) = train(
+            problem,
+            method,
+            stack_trees(starts),
+            keys=jnp.stack(keys),
+            progress=report,
+        )
+        examples = _examples(problem, data)
+        records: list[Planted] = []
+        width = len(planted) + 1
+        for run in range(runs):
+            w0 = take_entry(trained, run * width)
+            for i in range(len(planted)):
+                w1, move = take_entry(trained, run * width + 1 + i), moves[run * len(planted) + i]
+                found = align(w1, to=w0, symmetry=symmetry, objective=objective).permutation
+                undone = symmetry.inverse(move)
+                moved = symmetry.act(found, w1)
+                same = sum(int((found[g] == undone[g]).sum()) for g in found)
+                records.append(
+                    Planted(
+                        run=run,
+                        planted=int(transpositions(move)),
+                        found=int(transpositions(found)),
+                        recovered=same / sum(group.size for group in symmetry.groups),
+                        distance_before=_distance(w0, w1),
+                        distance_after=_distance(w0, moved),
+                        distance_undone=_distance(w0, symmetry.act(undone, w1)),
+                        barrier_before=_profile(problem, w0, w1, examples, points).barrier,
+                        barrier_after=_profile(problem, w0, moved, examples, points).barrier,
+                    )
                 )
-            )
-            _tell(progress, "barriers", len(records), runs * len(planted))
+                report("barriers", len(records), runs * len(planted))
     return records
 
 
 def transpositions_along(
-    w0: Tree,
-    w1: Tree,
-    symmetry: Symmetry,
+    w0: PyTree,
+    w1: PyTree,
     *,
+    symmetry: Symmetry,
     points: int = 21,
-    objective: Any = "l2",
+    objective: ObjectiveLike = "l2",
     run: int = 0,
     kind: str = "",
 ) -> list[Interpolated]:
@@ -180,9 +182,9 @@ def interpolation_study(
     runs: int = 5,
     kinds: Sequence[Literal["permuted", "independent"]] = ("permuted", "independent"),
     symmetry: Symmetry | None = None,
-    objective: Any = "l2",
+    objective: ObjectiveLike = "l2",
     points: int = 21,
-    progress: Progress | None = None,
+    progress: Progress = "auto",
 ) -> list[Interpolated]:
     """NoT along the line from a trained W0 to W1.
 
@@ -190,20 +192,27 @@ def interpolation_study(
     trained from weights of its own ("independent").
     """
     symmetry = symmetry or _symmetry(problem)
-    trained = _pairs(problem, method, runs, key, [None], progress)[0]
-    records: list[Interpolated] = []
-    for run in range(runs):
-        w0, other = _network(trained, 2 * run), _network(trained, 2 * run + 1)
-        for kind in kinds:
-            if kind == "permuted":
-                own = subkey(jax.random.fold_in(key, run), "permuted")
-                w1 = symmetry.act(symmetry.random(key=own), w0)
-            else:
-                w1 = other
-            records += transpositions_along(
-                w0, w1, symmetry, points=points, objective=objective, run=run, kind=kind
-            )
-            _tell(progress, "aligning", len(records), runs * len(kinds) * points)
+    with reporting(progress) as report:
+        trained = _pairs(problem, method, runs, key, [None], report)[0]
+        records: list[Interpolated] = []
+        for run in range(runs):
+            w0, other = take_entry(trained, 2 * run), take_entry(trained, 2 * run + 1)
+            for kind in kinds:
+                if kind == "permuted":
+                    own = subkey(jax.random.fold_in(key, run), "permuted")
+                    w1 = symmetry.act(symmetry.random(key=own), w0)
+                else:
+                    w1 = other
+                records += transpositions_along(
+                    w0,
+                    w1,
+                    symmetry=symmetry,
+                    points=points,
+                    objective=objective,
+                    run=run,
+                    kind=kind,
+                )
+                report("aligning", len(records), runs * len(kinds) * points)
     return records
 
 
@@ -215,10 +224,10 @@ def dynamics_study(
     runs: int = 1,
     moments: int = 12,
     symmetry: Symmetry | None = None,
-    objective: Any = "l2",
-    data: Any = None,
+    objective: ObjectiveLike = "l2",
+    data: Examples | None = None,
     points: int = 5,
-    progress: Progress | None = None,
+    progress: Progress = "auto",
 ) -> list[Dynamics]:
     """Loss of two networks and on the line between them through training, as is and rebased.
 
@@ -228,33 +237,34 @@ def dynamics_study(
     each = steps_per_epoch(problem, method)
     last = method.epochs * each
     steps = np.unique([0, *np.geomspace(1, last, max(moments - 1, 1)).round().astype(int), last])
-    trained = _pairs(problem, method, runs, key, steps.tolist(), progress)
-    examples = _examples(problem, data)
-    records: list[Dynamics] = []
-    for step, networks in zip(steps.tolist(), trained, strict=True):
-        for run in range(runs):
-            w0, w1 = _network(networks, 2 * run), _network(networks, 2 * run + 1)
-            found = align(w1, to=w0, symmetry=symmetry, objective=objective)
-            before = _profile(problem, w0, w1, examples, points)
-            after = _profile(problem, w0, found.posterior, examples, points)
-            records.append(
-                Dynamics(
-                    run=run,
-                    step=step,
-                    epoch=step / each,
-                    t=tuple(before.t.tolist()),
-                    before=tuple(before.nll.tolist()),
-                    after=tuple(after.nll.tolist()),
-                    transpositions=int(found.transpositions),
-                    distance_before=_distance(w0, w1),
-                    distance_after=_distance(w0, found.posterior),
+    with reporting(progress) as report:
+        trained = _pairs(problem, method, runs, key, steps.tolist(), report)
+        examples = _examples(problem, data)
+        records: list[Dynamics] = []
+        for step, networks in zip(steps.tolist(), trained, strict=True):
+            for run in range(runs):
+                w0, w1 = take_entry(networks, 2 * run), take_entry(networks, 2 * run + 1)
+                found = align(w1, to=w0, symmetry=symmetry, objective=objective)
+                before = _profile(problem, w0, w1, examples, points)
+                after = _profile(problem, w0, found.posterior, examples, points)
+                records.append(
+                    Dynamics(
+                        run=run,
+                        step=step,
+                        epoch=step / each,
+                        t=tuple(before.t.tolist()),
+                        before=tuple(before.nll.tolist()),
+                        after=tuple(after.nll.tolist()),
+                        transpositions=int(found.transpositions),
+                        distance_before=_distance(w0, w1),
+                        distance_after=_distance(w0, found.posterior),
+                    )
                 )
-            )
-            _tell(progress, "losses", len(records), runs * len(steps))
+                report("losses", len(records), runs * len(steps))
     return records
 
 
-def spread(
+def mean_and_std(
     records: Sequence[Any], x: str, y: str | Callable[[Any], float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For every value of the field `x`: the mean of `y` over runs and its standard deviation.
@@ -274,30 +284,22 @@ def as_json(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _pairs(
-    problem: Problem, method: MAP, runs: int, key: jax.Array, steps: list[Any], progress: Any
-) -> list[Tree]:
+    problem: Problem, method: MAP, runs: int, key: jax.Array, steps: list[Any], report: Reporter
+) -> list[PyTree]:
     """Two networks for each run, from weights and in orders of batches of their own."""
     keys = [
         jax.random.fold_in(jax.random.fold_in(key, run), i) for run in range(runs) for i in (0, 1)
     ]
-    starts = _stacked([problem.init(subkey(k, "init")) for k in keys])
+    starts = stack_trees([problem.init(subkey(k, "init")) for k in keys])
     checkpoints = None if steps == [None] else steps
     return train(
         problem, method, starts, keys=jnp.stack(keys), checkpoints=checkpoints,
-        progress=_named(progress, "training"),
+        progress=report,
     )  # fmt: skip
 
 
 def _symmetry(problem: Problem) -> Symmetry:
-    return find_symmetry(problem.apply, problem.init(jax.random.key(0)), problem.x[:2])
-
-
-def _stacked(trees: list[Tree]) -> Tree:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
-def _network(stacked: Tree, index: int) -> Tree:
-    return jax.tree.map(lambda leaf: leaf[index], stacked)
+    return find_symmetry(problem)
 
 
 def _examples(problem: Problem, data: Any) -> Any:
@@ -307,25 +309,16 @@ def _examples(problem: Problem, data: Any) -> Any:
     return (problem.x, problem.y) if test is None else test
 
 
-def _profile(problem: Problem, w0: Tree, w1: Tree, data: Any, points: int) -> Profile:
+def _profile(problem: Problem, w0: PyTree, w1: PyTree, data: Any, points: int) -> Profile:
     # Nothing is random along a line between two networks: the key chooses nothing.
     return profile(
-        line(w0, w1), problem.apply, data, key=jax.random.key(0), points=points, samples=1,
-        likelihood="categorical" if problem.likelihood == "categorical" else problem.log_likelihood,
+        line(w0, w1), problem.apply, data, key=jax.random.key(0), points=points, num_samples=1,
+        likelihood=problem.log_likelihood,
     )  # fmt: skip
 
 
-def _distance(a: Tree, b: Tree) -> float:
+def _distance(a: PyTree, b: PyTree) -> float:
     squares = jax.tree.map(
         lambda x, y: np.sum((np.asarray(x, np.float64) - np.asarray(y, np.float64)) ** 2), a, b
     )
     return float(np.sqrt(sum(jax.tree.leaves(squares))))
-
-
-def _named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
-    return None if progress is None else (lambda done, total: progress(name, done, total))
-
-
-def _tell(progress: Progress | None, name: str, done: int, total: int) -> None:
-    if progress is not None:
-        progress(name, done, total)

@@ -11,11 +11,11 @@ from typing import Any
 
 from onebasin.experiments import presets
 from onebasin.experiments.claims import Claim, Requirement, judge
+from onebasin.experiments.common_stages import Align, Measure, aligned, fits, measured
 from onebasin.experiments.curves import Curve, barrier_table, curves_figure
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan
 from onebasin.experiments.setting import Setting
 from onebasin.experiments.stage import Stage
-from onebasin.experiments.steps import Align, Measure, aligned, fits, measured
 from onebasin.inference.methods import MAP, VI
 
 SPLITS = ("test", "train")
@@ -36,7 +36,7 @@ class Part:
     largest_share: float
     """Of the unaligned barrier; both limits must be kept."""
     points: int = 25
-    samples: int = 128
+    num_samples: int = 128
     few_samples: int = 128
     """Draws where less precision will do: unaligned paths, l2, training data."""
     test_examples: int | None = None
@@ -66,7 +66,7 @@ TOY = Barriers(
             largest_barrier=0.1,
             largest_share=0.1,
             points=9,
-            samples=32,
+            num_samples=32,
             few_samples=32,
             correlations=True,
             together=presets.TOGETHER,
@@ -75,7 +75,7 @@ TOY = Barriers(
 )
 CPU_SIZES: dict[str, Any] = {
     "points": 9,
-    "samples": 128,
+    "num_samples": 128,
     "few_samples": 32,
     "train_examples": 5000,
 }
@@ -105,7 +105,7 @@ RESNET_PART = Part(
     largest_barrier=0.1,
     largest_share=0.1,
     points=5,
-    samples=8,
+    num_samples=8,
     few_samples=8,
     test_examples=2000,
     train_examples=1000,
@@ -126,7 +126,7 @@ CPU = Barriers(
             accuracy=0.86,
             largest_barrier=0.02,
             largest_share=0.02,
-            **{**CPU_SIZES, "points": 5, "samples": 64},
+            **{**CPU_SIZES, "points": 5, "num_samples": 64},
         ),
         Part(
             "cifar10-mlp",
@@ -136,7 +136,7 @@ CPU = Barriers(
             accuracy=0.45,
             largest_barrier=0.02,
             largest_share=0.02,
-            **{**CPU_SIZES, "points": 5, "samples": 32, "few_samples": 16},
+            **{**CPU_SIZES, "points": 5, "num_samples": 32, "few_samples": 16},
         ),
         RESNET_PART,
     )
@@ -144,7 +144,7 @@ CPU = Barriers(
 PAPER_SIZES: dict[str, Any] = {
     "map": presets.PAPER_MAP,
     "points": 25,
-    "samples": 128,
+    "num_samples": 128,
     "few_samples": 128,
     "test_examples": None,
     "train_examples": None,
@@ -192,16 +192,16 @@ def _plan(part: Part) -> dict[str, Stage]:
     for split in SPLITS:
         examples = part.test_examples if split == "test" else part.train_examples
         base = Measure(part.setting, split=split, examples=examples, points=part.points)
-        few = replace(base, samples=part.few_samples)
-        many = replace(base, samples=part.samples if split == "test" else part.few_samples)
+        few = replace(base, num_samples=part.few_samples)
+        many = replace(base, num_samples=part.num_samples if split == "test" else part.few_samples)
         repaired = replace(many, path="repaired", repair_examples=part.repair_examples)
         stages |= {
             f"unaligned-{split}": measured(few, q0, q1),
             f"l2-{split}": measured(few, q0, moved["l2"]),
             f"repaired-{split}": measured(repaired, q0, moved["w2"]),
             f"mixture-{split}": measured(few, q0, q1, path="mixture"),
-            f"mode-{split}": measured(few, m0, m1, samples=1),
-            f"mode-aligned-{split}": measured(few, m0, moved["mode"], samples=1),
+            f"mode-{split}": measured(few, m0, m1, num_samples=1),
+            f"mode-aligned-{split}": measured(few, m0, moved["mode"], num_samples=1),
         }
         if part.correlations:
             stages[f"correlations-{split}"] = measured(repaired, q0, moved["correlations"])
@@ -268,7 +268,7 @@ def _published_scale(part: Part, split: str) -> bool:
     """Whether all of it, the unaligned path that the others are held against too, is full size."""
     whole = (part.test_examples if split == "test" else part.train_examples) is None
     same = any(part.setting.same_size(p.setting) for p in PAPER.parts)
-    return same and whole and min(part.samples, part.few_samples) >= 128
+    return same and whole and min(part.num_samples, part.few_samples) >= 128
 
 
 def _claims(part: Part, split: str, curves: Mapping[str, Curve], accuracy: float) -> list[Claim]:

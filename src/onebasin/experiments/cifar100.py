@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from onebasin.alignment import align_many
+from onebasin.choices import WeightObjective
 from onebasin.experiments import presets
 from onebasin.experiments.claims import Claim, Requirement, judge
+from onebasin.experiments.common_stages import POSTERIOR, Align, aligned, fits, measured
 from onebasin.experiments.curves import Curve, barrier_table, curves_figure
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan
 from onebasin.experiments.pairs import Sizes, requirement
 from onebasin.experiments.setting import Setting, problem, symmetry
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.experiments.steps import POSTERIOR, Align, aligned, fits, measured
 from onebasin.inference.methods import VI
 from onebasin.posterior import load, save
 
@@ -146,7 +147,7 @@ class Jointly:
     """Bring all posteriors into one basin, and `q1` to where it then lies from `q0`."""
 
     setting: Setting
-    objective: str = "w2"
+    objective: WeightObjective = "w2"
 
     @property
     def title(self) -> str:

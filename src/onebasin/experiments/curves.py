@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from onebasin.experiments.claims import plus_minus
 from onebasin.experiments.experiment import Table
-from onebasin.report.figures import profile_figure
+from onebasin.figures.evaluation import profile_figure
 
 
 @dataclass(frozen=True, eq=False)

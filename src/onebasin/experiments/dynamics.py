@@ -9,14 +9,14 @@ import jax
 import numpy as np
 
 from onebasin.evaluation.transposition_studies import Dynamics as Moment
-from onebasin.evaluation.transposition_studies import as_json, dynamics_study, spread
+from onebasin.evaluation.transposition_studies import as_json, dynamics_study, mean_and_std
 from onebasin.experiments.claims import judge, plus_minus
+from onebasin.experiments.common_stages import Fit, fit_seconds
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, problem, symmetry
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.experiments.steps import Fit, fit_seconds
+from onebasin.figures.transpositions import dynamics_figure
 from onebasin.inference.methods import MAP
-from onebasin.report.figures_transpositions import dynamics_figure
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def study_dynamics(config: Study, inputs: dict[str, Path], work: Work) -> dict[s
         symmetry=symmetry(config.setting),
         data=dataset(config.setting.data).test.first(config.examples),
         points=config.points,
-        progress=work.named_progress(),
+        progress=work.progress,
     )
     return {"moments": as_json(records)}
 
@@ -102,7 +102,7 @@ def conclude(config: DynamicsConfig, outcomes: Mapping[str, Outcomes]) -> Findin
     lists = ("t", "before", "after")
     moments = [Moment(**{**row, **{name: tuple(row[name]) for name in lists}}) for row in rows]
     found = {
-        which: spread(moments, "epoch", lambda m, which=which: barrier(m, which))
+        which: mean_and_std(moments, "epoch", lambda m, which=which: barrier(m, which))
         for which in ("before", "after")
     }
     epochs, before, _ = found["before"]

@@ -12,7 +12,7 @@ from onebasin.experiments.recorded import RecordedParts, lineage
 from onebasin.experiments.runner import Outcome, Run, versions, write_json
 from onebasin.experiments.setting import examples
 from onebasin.experiments.stage import Stage, encode
-from onebasin.report.style import save_figure
+from onebasin.figures.style import save_figure
 
 Plan = Mapping[str, Stage]
 """The stages of one part of an experiment, by name."""

@@ -19,15 +19,15 @@ from onebasin.alignment import align
 from onebasin.alignment.objective import objective_named
 from onebasin.experiments import presets
 from onebasin.experiments.claims import Claim, judge
+from onebasin.experiments.common_stages import POSTERIOR, Align, aligned, fits, measured
 from onebasin.experiments.curves import Curve, barrier_table
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.pairs import Sizes, requirement
 from onebasin.experiments.setting import Setting
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.experiments.steps import POSTERIOR, Align, aligned, fits, measured
+from onebasin.figures.style import COLOURS, PAGE, paper
 from onebasin.inference.methods import VI
 from onebasin.posterior import MeanField
-from onebasin.report.style import COLOURS, PAGE, paper
 from onebasin.symmetry import Permutation, Symmetry
 
 OBJECTIVES = ("w2", "kl", "kl-reduced")

@@ -9,16 +9,24 @@ from typing import Any
 import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
-from onebasin.evaluation import landscape as planes
+from onebasin.data import Split
+from onebasin.evaluation import landscapes as planes
 from onebasin.experiments import presets
 from onebasin.experiments.claims import Requirement, judge
+from onebasin.experiments.common_stages import (
+    EVALUATION_RATE,
+    OVERHEAD,
+    POSTERIOR,
+    Align,
+    aligned,
+    fits,
+)
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.setting import Setting, flops, problem
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.experiments.steps import EVALUATION_RATE, OVERHEAD, POSTERIOR, Align, aligned, fits
+from onebasin.figures.evaluation import landscape_figure
 from onebasin.inference.methods import VI
 from onebasin.posterior import load
-from onebasin.report.figures import landscape_figure
 
 NAMES = ("q0", "q1", "aligned q1")
 
@@ -64,12 +72,12 @@ def map_plane(config: Grid, inputs: dict[str, Path], work: Work) -> dict[str, An
     return planes.landscape(
         planes.plane_through(ends, NAMES),
         task.apply,
-        task.data.train.first(config.examples),
+        Split(task.x, task.y).first(config.examples),
         points=config.points,
         log_prior=task.log_prior,
         likelihood_scale=task.likelihood_scale,
         num_train=task.num_examples,
-        progress=work.progress("networks"),
+        progress=work.progress,
     ).summary()
 
 

@@ -14,13 +14,14 @@ import jax
 import numpy as np
 
 from onebasin.alignment import align_many
+from onebasin.choices import WeightObjective
 from onebasin.evaluation.reference import reference_table
 from onebasin.experiments import presets
 from onebasin.experiments.claims import Claim, Requirement, judge, plus_minus
+from onebasin.experiments.common_stages import EVALUATION_RATE, OVERHEAD, POSTERIOR, fits
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, flops, problem, symmetry
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.experiments.steps import EVALUATION_RATE, OVERHEAD, POSTERIOR, fits
 from onebasin.inference.methods import VI
 from onebasin.paths.merging import repaired_mean
 from onebasin.posterior import MeanField, Mixture, load, save
@@ -34,7 +35,7 @@ REPAIRED_FILE = "repaired.safetensors"
 @dataclass(frozen=True)
 class Merge:
     setting: Setting
-    objective: str = "w2"
+    objective: WeightObjective = "w2"
     examples: int = 1000
     """Training images on which the units' statistics are taken."""
 
@@ -46,12 +47,12 @@ class Merge:
 @dataclass(frozen=True)
 class Judge:
     setting: Setting
-    samples: int = 128
+    num_samples: int = 128
     members: int = 5
 
     @property
     def title(self) -> str:
-        return f"{self.samples} draws, {self.setting.title}"
+        return f"{self.num_samples} draws, {self.setting.title}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Many:
     setting: Setting
     vi: VI
     members: int
-    samples: int
+    num_samples: int
     accuracy: float
     """Test accuracy that every member must reach."""
     lost_accuracy: float
@@ -78,14 +79,14 @@ def merge_posteriors(config: Merge, inputs: dict[str, Path], work: Work) -> dict
     members = [load(path, like=task.shapes) for _, path in sorted(inputs.items())]
     found = align_many(members, symmetry=sym, objective=config.objective)
     save(work.folder / POSTERIOR, found.barycenter, network=task.network)
-    whole = repaired_mean(found.posteriors, task.apply, task.x[: config.examples], sym)
+    whole = repaired_mean(found.posteriors, task.apply, task.x[: config.examples], symmetry=sym)
     save(work.folder / REPAIRED_FILE, whole, network=task.network)
     return {"rounds": found.rounds, "converged": found.converged, "seconds": found.seconds}
 
 
 def judge_seconds(config: Judge) -> float:
     # Members and the three averages each with all draws, and the ensemble with its own.
-    draws = (config.members + 4) * config.samples
+    draws = (config.members + 4) * config.num_samples
     work = draws * config.setting.num_test * flops(config.setting)
     return OVERHEAD + work / EVALUATION_RATE[config.setting.network]
 
@@ -114,7 +115,7 @@ def judge_posteriors(config: Judge, inputs: dict[str, Path], work: Work) -> dict
         task,
         dataset(config.setting.data).test,
         key=jax.random.key(0),
-        samples=config.samples,
+        num_samples=config.num_samples,
     )
     size = num_parameters(task.shapes)
     return {
@@ -131,7 +132,7 @@ def plan(config: Many) -> dict[str, Plan]:
     members = fits(config.setting, config.vi, config.members, together=config.together)
     files = {f"member-{i}": file for i, file in enumerate(members)}
     merged = Stage(merge_posteriors, Merge(config.setting), files)
-    asked = Judge(config.setting, config.samples, config.members)
+    asked = Judge(config.setting, config.num_samples, config.members)
     made = {"merged": merged[POSTERIOR], "repaired": merged[REPAIRED_FILE]}
     table = Stage(judge_posteriors, asked, {**files, **made})
     return {"all": {"merge": merged, "table": table}}
@@ -177,7 +178,7 @@ def _claims(config: Many, rows: Mapping[str, Any] | None) -> list[Claim]:
         "published": "not in the papers",
         "source": "ours",
         "conditions": f"{config.setting.title}; {config.members} VI posteriors of "
-        f"{config.vi.epochs} epochs; {config.samples} draws",
+        f"{config.vi.epochs} epochs; {config.num_samples} draws",
         "published_scale": config.setting.same_size(PAPER.setting),
     }
     if rows is None:

@@ -7,13 +7,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from onebasin.experiments.claims import Requirement
+from onebasin.experiments.common_stages import POSTERIOR, Align, Measure, aligned, fits, measured
 from onebasin.experiments.curves import Curve
 from onebasin.experiments.experiment import Outcomes, Table
 from onebasin.experiments.setting import Setting
 from onebasin.experiments.stage import Stage
-from onebasin.experiments.steps import POSTERIOR, Align, Measure, aligned, fits, measured
+from onebasin.figures.style import COLOURS, COLUMN, MARKERS, paper
 from onebasin.inference.methods import VI
-from onebasin.report.style import COLOURS, COLUMN, MARKERS, paper
 
 Z = 1.96  # bands and bars are 95 % intervals
 
@@ -23,16 +23,18 @@ class Sizes:
     """How finely barriers are measured."""
 
     points: int = 25
-    samples: int = 128
+    num_samples: int = 128
     examples: int | None = None
     """Test images; all of them if None."""
 
     def measure(self, setting: Setting) -> Measure:
-        return Measure(setting, points=self.points, samples=self.samples, examples=self.examples)
+        return Measure(
+            setting, points=self.points, num_samples=self.num_samples, examples=self.examples
+        )
 
     def __str__(self) -> str:
         images = "all" if self.examples is None else f"{self.examples:,}"
-        return f"{images} test images, {self.points} points × {self.samples} draws"
+        return f"{images} test images, {self.points} points × {self.num_samples} draws"
 
 
 def pair(setting: Setting, vi: VI, sizes: Sizes, *, together: int) -> dict[str, Stage]:

@@ -99,7 +99,7 @@ def conclude(config: PriorTemperature, outcomes: Mapping[str, Outcomes]) -> Find
                 criterion=f"aligned barrier ≤ {config.largest_share:.0%} of the unaligned one",
                 conditions=f"{setting.title}; {config.vi.epochs} epochs; {config.sizes}",
                 published_scale=config.setting.same_size(PAPER.setting)
-                and config.sizes.samples >= 128,
+                and config.sizes.num_samples >= 128,
                 fits=fits,
                 value=None if after is None else after.barrier,
                 stderr=None if after is None else after.error,

@@ -4,18 +4,17 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 
+from onebasin.choices import DataName, NetworkName
 from onebasin.data import Dataset, load_dataset
-from onebasin.data.describe import describe
-from onebasin.networks import MLP, LeNet, ResNet20
+from onebasin.data.inventory import describe
+from onebasin.networks import MLP, LeNet, ResNet20, network_named
 from onebasin.problem import Problem
 from onebasin.symmetry import Symmetry, find_symmetry
-
-DataName = Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100"]
 
 SHAPES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "fashion-mnist": (28, 28, 1)}
 TITLES = {
@@ -34,7 +33,7 @@ class Setting:
     """A network on a data set with a prior; `problem` makes the real thing of it."""
 
     data: DataName
-    network: Literal["mlp", "lenet", "resnet20"] = "mlp"
+    network: NetworkName = "mlp"
     width: int = 512
     depth: int = 3
     """Hidden layers of the mlp."""
@@ -63,6 +62,12 @@ class Setting:
         cold = "" if self.temperature == 1 else f", temperature {self.temperature:g}"
         return f"{self.network_title} on {TITLES[self.data]}{few}{cold}"
 
+    def module(self, num_classes: int) -> MLP | LeNet | ResNet20:
+        """The Flax module."""
+        return network_named(
+            self.network, width=self.width, depth=self.depth, num_classes=num_classes
+        )
+
     def same_size(self, other: "Setting") -> bool:
         """Whether data, network and temperature are those of `other`: "the published scale".
 
@@ -88,7 +93,7 @@ def problem(setting: Setting) -> Problem:
     whole = dataset(setting.data)
     data = load_dataset(setting.data, limit=setting.limit) if setting.limit else whole
     return Problem.from_network(
-        _network(setting, whole.num_classes),
+        setting.module(whole.num_classes),
         data,
         prior_variance=setting.prior_variance,
         temperature=setting.temperature,
@@ -97,8 +102,7 @@ def problem(setting: Setting) -> Problem:
 
 @lru_cache(maxsize=16)
 def symmetry(setting: Setting) -> Symmetry:
-    task = problem(setting)
-    return find_symmetry(task.apply, task.init(jax.random.key(0)), task.x[:2])
+    return find_symmetry(problem(setting))
 
 
 @lru_cache(maxsize=8)
@@ -127,7 +131,7 @@ def fingerprint(name: str) -> str:
 def flops(setting: Setting) -> float:
     """Floating-point operations of one example's forward pass, without any data."""
     classes = 100 if setting.data == "cifar100" else 10
-    net = _network(setting, classes)
+    net = setting.module(classes)
     x = jax.ShapeDtypeStruct((1, *SHAPES.get(setting.data, (32, 32, 3))), np.float32)
     params = jax.eval_shape(net.init, jax.random.key(0), x)
     analysis = jax.jit(net.apply).lower(params, x).cost_analysis() or {}
@@ -138,10 +142,3 @@ def gradient_flops(setting: Setting) -> float:
     """Operations of one example's gradient: three forward passes, but none goes on to the image."""
     to_image = 2 * math.prod(SHAPES.get(setting.data, (32, 32, 3))) * setting.width
     return 3 * flops(setting) - (to_image if setting.network == "mlp" else 0)
-
-
-def _network(setting: Setting, num_classes: int) -> Any:
-    if setting.network == "mlp":
-        return MLP(widths=(setting.width,) * setting.depth, num_classes=num_classes)
-    kind = {"lenet": LeNet, "resnet20": ResNet20}[setting.network]
-    return kind(width=setting.width, num_classes=num_classes)

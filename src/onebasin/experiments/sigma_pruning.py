@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from onebasin.experiments import draws
+from onebasin.choices import PruningRule
+from onebasin.experiments import compact_stages
 from onebasin.experiments.claims import Requirement, judge
-from onebasin.experiments.draws import OURS, Compact, Sources, all_sigmas, compacted
+from onebasin.experiments.common_stages import POSTERIOR
+from onebasin.experiments.compact_stages import OURS, CompactDraws, Sources, all_sigmas, compacted
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, problem
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.experiments.steps import POSTERIOR
+from onebasin.figures.diagnosis import pruning_figure, sigma_figure
+from onebasin.figures.style import save_figure
 from onebasin.posterior import load
-from onebasin.pruning import KEEPS, By, PruningCurve, pruning_curve
-from onebasin.report.figures_diagnosis import pruning_figure, sigma_figure
-from onebasin.report.style import save_figure
+from onebasin.pruning import KEEPS, PruningCurve, pruning_curve
 
 SOURCE = "Xiao et al. 2023, figure 5"
 SIGMA = "sigma.svg"
@@ -37,15 +38,15 @@ class SigmaPruning:
     """Test accuracy that the network of the rebased mean must reach unpruned."""
 
 
-TOY = SigmaPruning(draws.TOY, accuracy=0.7)
-CPU = SigmaPruning(draws.CPU, accuracy=0.85)
-PAPER = SigmaPruning(draws.PAPER, accuracy=0.92)
+TOY = SigmaPruning(compact_stages.TOY, accuracy=0.7)
+CPU = SigmaPruning(compact_stages.CPU, accuracy=0.85)
+PAPER = SigmaPruning(compact_stages.PAPER, accuracy=0.92)
 
 
 @dataclass(frozen=True)
 class Prune:
     setting: Setting
-    others: tuple[By, ...] = ("magnitude", "snr")
+    others: tuple[PruningRule, ...] = ("magnitude", "snr")
     """Rules beside σ, for the rebased means."""
     keeps: tuple[float, ...] = KEEPS
 
@@ -63,7 +64,7 @@ def prune_means(config: Prune, inputs: dict[str, Path], work: Work) -> dict[str,
     sigmas = {name: all_sigmas(q) for name, q in loaded.items()}
     shown = {"$q_d$, raw": sigmas["HMC q_d"], "$q_r$, rebased": sigmas["HMC q_r"]}
     save_figure(sigma_figure(shown), work.folder / SIGMA)
-    rules: dict[str, tuple[Any, By]] = {name: (q, "std") for name, q in loaded.items()}
+    rules: dict[str, tuple[Any, PruningRule]] = {name: (q, "std") for name, q in loaded.items()}
     for name in (f"{kind} {base}" for kind in KINDS for base in BASES):
         rules |= {f"{name} by {by}": (loaded[name], by) for by in config.others}
     return {
@@ -79,12 +80,12 @@ def plan(config: SigmaPruning) -> dict[str, Plan]:
     fits, setting = config.sources.fits(), config.sources.setting
     hmc, ensemble = fits["hmc"], fits["ensemble"]
     ways = {
-        "HMC q_d": compacted(hmc, Compact(setting, "first")),
-        "HMC q_r": compacted(hmc, Compact(setting, "first", rebase="anchor")),
-        "HMC q_r, ours": compacted(hmc, Compact(setting, "first", **OURS)),
-        "Ens. q_d": compacted(ensemble, Compact(setting)),
-        "Ens. q_r": compacted(ensemble, Compact(setting, rebase="anchor")),
-        "Ens. q_r, ours": compacted(ensemble, Compact(setting, **OURS)),
+        "HMC q_d": compacted(hmc, CompactDraws(setting, "first")),
+        "HMC q_r": compacted(hmc, CompactDraws(setting, "first", rebase="anchor")),
+        "HMC q_r, ours": compacted(hmc, CompactDraws(setting, "first", **OURS)),
+        "Ens. q_d": compacted(ensemble, CompactDraws(setting)),
+        "Ens. q_r": compacted(ensemble, CompactDraws(setting, rebase="anchor")),
+        "Ens. q_r, ours": compacted(ensemble, CompactDraws(setting, **OURS)),
     }
     files = {**{name: stage[POSTERIOR] for name, stage in ways.items()}, "VI": fits["vi"]}
     return {"all": {**ways, "curves": Stage(prune_means, Prune(setting), files)}}

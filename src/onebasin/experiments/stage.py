@@ -10,8 +10,6 @@ the keys of its inputs. Whatever changes a result changes the key; nothing else 
 
 import hashlib
 import json
-import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
@@ -20,9 +18,9 @@ from typing import Any
 
 from onebasin.experiments.setting import Setting, fingerprint, is_here
 from onebasin.experiments.speed import speed
+from onebasin.progress import ProgressStyle
 
 RESULT = "result.json"
-PROGRESS_INTERVAL = 5.0  # seconds between two lines of progress
 
 
 @dataclass(frozen=True)
@@ -33,34 +31,9 @@ class Work:
     quiet: bool = False
 
     @property
-    def style(self) -> Any:
-        """The `progress` of a fit."""
+    def progress(self) -> ProgressStyle:
+        """The `progress` of whatever the stage calls."""
         return "silent" if self.quiet else "auto"
-
-    def progress(self, label: str) -> Callable[[int, int], None] | None:
-        """A function of (done, total) that writes a line every few seconds."""
-        if self.quiet:
-            return None
-        last = [time.monotonic()]
-
-        def report(done: int, total: int) -> None:
-            if time.monotonic() - last[0] > PROGRESS_INTERVAL:
-                last[0] = time.monotonic()
-                sys.stderr.write(f"    {label}: {done}/{total}\n")
-                sys.stderr.flush()
-
-        return report
-
-    def named_progress(self) -> Callable[[str, int, int], None] | None:
-        """The same for functions that also say what they are at."""
-        if self.quiet:
-            return None
-        told: dict[str, Any] = {}
-
-        def report(name: str, done: int, total: int) -> None:
-            told.setdefault(name, self.progress(name))(done, total)
-
-        return report
 
 
 def step(

@@ -15,12 +15,13 @@ from typing import Any
 import jax
 
 from onebasin.evaluation.reference import reference_table
-from onebasin.experiments import draws
+from onebasin.experiments import compact_stages
 from onebasin.experiments.claims import Claim, Requirement, judge, plus_minus
-from onebasin.experiments.draws import (
+from onebasin.experiments.common_stages import EVALUATION_RATE, OVERHEAD, POSTERIOR
+from onebasin.experiments.compact_stages import (
     OURS,
     Calibrate,
-    Compact,
+    CompactDraws,
     Half,
     Sources,
     calibrated,
@@ -30,7 +31,6 @@ from onebasin.experiments.draws import (
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, flops, problem
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.experiments.steps import EVALUATION_RATE, OVERHEAD, POSTERIOR
 from onebasin.posterior import load
 
 SOURCE = "Xiao et al. 2023, table 1"
@@ -52,7 +52,7 @@ class Table1:
     sources: Sources
     rank: int
     """Of the low-rank rows of ours."""
-    samples: int
+    num_samples: int
     accuracy: float
     """Test accuracy that the HMC draws must reach."""
     largest_rhat: float = 1.05
@@ -65,25 +65,25 @@ class Table1:
     """Of the ensemble's accuracy that its Gaussian may lose."""
 
 
-TOY = Table1(draws.TOY, rank=20, samples=60, accuracy=0.9)
-CPU = Table1(draws.CPU, rank=60, samples=500, accuracy=0.92)
-PAPER = Table1(draws.PAPER, rank=60, samples=100, accuracy=0.98)
+TOY = Table1(compact_stages.TOY, rank=20, num_samples=60, accuracy=0.9)
+CPU = Table1(compact_stages.CPU, rank=60, num_samples=500, accuracy=0.92)
+PAPER = Table1(compact_stages.PAPER, rank=60, num_samples=100, accuracy=0.98)
 
 
 @dataclass(frozen=True)
 class Judge:
     setting: Setting
-    samples: int
+    num_samples: int
     rows: tuple[str, ...]
     reference: Half = "second"
 
     @property
     def title(self) -> str:
-        return f"{len(self.rows)} posteriors × {self.samples} draws, {self.setting.title}"
+        return f"{len(self.rows)} posteriors × {self.num_samples} draws, {self.setting.title}"
 
 
 def judge_seconds(config: Judge) -> float:
-    draws = (len(config.rows) + 2) * config.samples
+    draws = (len(config.rows) + 2) * config.num_samples
     work = draws * config.setting.num_test * flops(config.setting)
     return OVERHEAD + work / EVALUATION_RATE[config.setting.network]
 
@@ -102,8 +102,8 @@ def judge_against_draws(config: Judge, inputs: dict[str, Path], work: Work) -> d
         network=task,
         data=dataset(config.setting.data).test,
         key=jax.random.key(0),
-        samples=config.samples,
-        progress=work.named_progress(),
+        num_samples=config.num_samples,
+        progress=work.progress,
     )
     table = judged({config.rows[0]: chains_of(hmc, other), **posteriors}, reference)
     found = {**table.summary(), "reference_draws": reference.num_draws}
@@ -118,15 +118,15 @@ def judge_against_draws(config: Judge, inputs: dict[str, Path], work: Work) -> d
 def plan(config: Table1) -> dict[str, Plan]:
     fits, setting = config.sources.fits(), config.sources.setting
     hmc = {
-        "HMC q_d": Compact(setting, "first"),
-        "HMC q_r": Compact(setting, "first", rebase="anchor"),
-        "HMC q_r, ours": Compact(setting, "first", **OURS),
+        "HMC q_d": CompactDraws(setting, "first"),
+        "HMC q_r": CompactDraws(setting, "first", rebase="anchor"),
+        "HMC q_r, ours": CompactDraws(setting, "first", **OURS),
     }
     ensemble = {
-        "Ens. q_d": Compact(setting),
-        "Ens. q_r": Compact(setting, rebase="anchor"),
-        "Ens. q_r, ours": Compact(setting, **OURS),
-        _of_ensemble(config): Compact(
+        "Ens. q_d": CompactDraws(setting),
+        "Ens. q_r": CompactDraws(setting, rebase="anchor"),
+        "Ens. q_r, ours": CompactDraws(setting, **OURS),
+        _of_ensemble(config): CompactDraws(
             setting,
             **OURS,
             rank=config.sources.ensemble.members - 1,
@@ -145,10 +145,10 @@ def plan(config: Table1) -> dict[str, Plan]:
         **{name: stages[name][POSTERIOR] for name in ensemble},
         "VI": fits["vi"],
     }
-    judged = Stage(judge_against_draws, Judge(setting, config.samples, tuple(files)), files)
+    judged = Stage(judge_against_draws, Judge(setting, config.num_samples, tuple(files)), files)
     swapped = _low_rank(config, "second")
     others = {"HMC samples": fits["hmc"], **{n: stage[POSTERIOR] for n, stage in swapped.items()}}
-    check = Judge(setting, config.samples, tuple(others), reference="first")
+    check = Judge(setting, config.num_samples, tuple(others), reference="first")
     return {
         "all": {
             "hmc": fits["hmc"].stage,
@@ -164,8 +164,8 @@ def _low_rank(config: Table1, half: Half) -> dict[str, Stage]:
     """Our stand-ins for HMC, of one half of the chains."""
     draws, setting = config.sources.fits()["hmc"], config.sources.setting
     name = f"HMC rank {config.rank}, ours"
-    plain = compacted(draws, Compact(setting, half, **OURS, rank=config.rank))
-    outputs = Compact(setting, half, **OURS, rank=config.rank, fit="outputs")
+    plain = compacted(draws, CompactDraws(setting, half, **OURS, rank=config.rank))
+    outputs = CompactDraws(setting, half, **OURS, rank=config.rank, fit="outputs")
     return {
         name: plain,
         f"{name}, of the outputs": compacted(draws, outputs),

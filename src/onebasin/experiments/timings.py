@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 from onebasin.alignment import align
 from onebasin.experiments import presets
 from onebasin.experiments.claims import judge
+from onebasin.experiments.common_stages import fits
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.setting import Setting, problem, symmetry
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.experiments.steps import fits
+from onebasin.figures.style import COLOURS, COLUMN, MARKERS, paper
 from onebasin.inference.methods import VI
 from onebasin.posterior import load
-from onebasin.report.style import COLOURS, COLUMN, MARKERS, paper
 
 OBJECTIVES = ("l2", "w2")
 MINUTE = 60.0

@@ -17,10 +17,11 @@ from onebasin.evaluation.transposition_studies import (
     Planted,
     as_json,
     interpolation_study,
+    mean_and_std,
     planted_study,
-    spread,
 )
 from onebasin.experiments.claims import Claim, judge, plus_minus
+from onebasin.experiments.common_stages import Fit, fit_seconds
 from onebasin.experiments.dynamics import (
     CPU_METHOD,
     CPU_SETTING,
@@ -31,9 +32,8 @@ from onebasin.experiments.dynamics import (
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, problem, symmetry
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.experiments.steps import Fit, fit_seconds
+from onebasin.figures.transpositions import interpolation_figure, planted_figure
 from onebasin.inference.methods import MAP
-from onebasin.report.figures_transpositions import interpolation_figure, planted_figure
 
 SOURCE = "Xiao et al. 2023, figure 3"
 FALL = 0.05  # a curve that never falls by more than this share of its range counts as rising
@@ -107,7 +107,7 @@ def study_planted(config: Planting, inputs: dict[str, Path], work: Work) -> dict
         symmetry=symmetry(config.setting),
         data=dataset(config.setting.data).test.first(config.examples),
         points=config.points,
-        progress=work.named_progress(),
+        progress=work.progress,
     )
     return {"records": as_json(records)}
 
@@ -127,7 +127,7 @@ def study_line(config: Line, inputs: dict[str, Path], work: Work) -> dict[str, A
         runs=config.runs,
         symmetry=symmetry(config.setting),
         points=config.points,
-        progress=work.named_progress(),
+        progress=work.progress,
     )
     return {"records": as_json(records)}
 
@@ -182,7 +182,7 @@ def _planted(
         "published_scale": config.setting.same_size(PAPER.planting.setting),
     }
     curves = {
-        name: spread(records, "planted", name)
+        name: mean_and_std(records, "planted", name)
         for name in (
             "found",
             "recovered",
@@ -247,7 +247,7 @@ def _line(config: Line, records: list[Interpolated], claims: list, pictures: lis
     falls = []
     for kind in dict.fromkeys(record.kind for record in records):
         own = [record for record in records if record.kind == kind]
-        _, mean, _ = spread(own, "t", "transpositions")
+        _, mean, _ = mean_and_std(own, "t", "transpositions")
         falls.append(fall(mean))
         words.append(
             f"{kind}: {mean[0]:.0f} to {mean[-1]:.0f}, falls by {falls[-1]:.1%} of its range"

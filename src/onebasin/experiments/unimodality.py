@@ -12,16 +12,16 @@ from typing import Any
 import jax
 
 from onebasin.diagnosis import diagnose
-from onebasin.experiments import draws
+from onebasin.experiments import compact_stages
 from onebasin.experiments.claims import judge, plus_minus
-from onebasin.experiments.draws import Sources
+from onebasin.experiments.compact_stages import Sources
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, problem, symmetry
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.experiments.steps import finite
+from onebasin.figures.diagnosis import diagnosis_figure
+from onebasin.figures.style import save_figure
 from onebasin.posterior import load
-from onebasin.report.figures_diagnosis import diagnosis_figure
-from onebasin.report.style import save_figure
+from onebasin.tensor_files import finite
 
 FIGURE = "diagnosis.svg"
 SOURCE = "Xiao et al. 2023, figure 4 (a conjecture)"
@@ -50,9 +50,11 @@ class Unimodality:
     """Share of weights that may still not be unimodal."""
 
 
-TOY = Unimodality(draws.TOY, Diagnose(draws.TOY.setting, 6, 5, 1000), 0.5, 0.05)
-CPU = Unimodality(draws.CPU, Diagnose(draws.CPU.setting, examples=5000), 0.1, 0.05)
-PAPER = Unimodality(draws.PAPER, Diagnose(draws.PAPER.setting), 0.1, 0.05)
+TOY = Unimodality(compact_stages.TOY, Diagnose(compact_stages.TOY.setting, 6, 5, 1000), 0.5, 0.05)
+CPU = Unimodality(
+    compact_stages.CPU, Diagnose(compact_stages.CPU.setting, examples=5000), 0.1, 0.05
+)
+PAPER = Unimodality(compact_stages.PAPER, Diagnose(compact_stages.PAPER.setting), 0.1, 0.05)
 
 
 @step(version=2, seconds=lambda config: 60.0 if config.setting.data != "digits" else 5.0)
@@ -60,14 +62,14 @@ def diagnose_chains(config: Diagnose, inputs: dict[str, Path], work: Work) -> di
     task = problem(config.setting)
     found = diagnose(
         load(inputs["draws"], like=task.shapes),
-        symmetry(config.setting),
+        symmetry=symmetry(config.setting),
         key=jax.random.key(0),
-        apply=task.apply,
+        network=task,
         data=dataset(config.setting.data).test.first(config.examples),
         weights=config.weights,
         pairs=config.pairs,
         points=config.points,
-        progress=work.named_progress(),
+        progress=work.progress,
     )
     save_figure(diagnosis_figure(found), work.folder / FIGURE)
     return finite(found.summary())

@@ -71,7 +71,7 @@ def conclude(config: Width, outcomes: Mapping[str, Outcomes]) -> Findings:
         criterion="barrier at the largest width below that at the smallest by two standard errors",
         conditions=f"{config.setting.title}, widths {config.widths}; {config.vi.epochs} epochs; "
         f"{config.sizes}",
-        published_scale=config.setting.same_size(PAPER.setting) and config.sizes.samples >= 128,
+        published_scale=config.setting.same_size(PAPER.setting) and config.sizes.num_samples >= 128,
         fits=fits,
         value=after[widest].barrier if whole else None,
         stderr=after[widest].error if whole else None,

@@ -1,14 +1,10 @@
 """The files of a fit: posteriors, checkpoint, history; where they are and when they may be made."""
 
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
 
 from onebasin.atomic import sweep_parts
-
-Pathlike = str | os.PathLike[str]
+from onebasin.tensor_files import Pathlike
 
 
 @dataclass(frozen=True)
@@ -80,24 +76,3 @@ class Files:
         for path in (self.checkpoint, self.history, *gathering):
             if path is not None:
                 path.unlink(missing_ok=True)
-
-
-class HistoryFile:
-    """History rows as JSON lines, each flushed as it comes."""
-
-    def __init__(self, path: Path | None, rows: list[dict[str, Any]]) -> None:
-        self.file: TextIO | None = None
-        if path is not None:
-            # On resume the rows after the checkpoint are dropped: they will come again.
-            self.file = open(path, "w", encoding="utf-8")  # noqa: SIM115
-            for row in rows:
-                self.write(row)
-
-    def write(self, row: dict[str, Any]) -> None:
-        if self.file is not None:
-            self.file.write(json.dumps(row) + "\n")
-            self.file.flush()
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()

@@ -4,20 +4,16 @@ One safetensors file, arrays by key path and JSON in its header, that appears wh
 all: whatever moment a process is killed at, the file is the last complete checkpoint.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from onebasin.atomic import write_atomically
-from onebasin.posterior.files import read_header
-from onebasin.trees import Tree, first_difference, leaves_by_path, shapes_by_path
+from onebasin.posterior import read_header
+from onebasin.tensor_files import TensorFileError, read_tensors, to_json, write_tensors
+from onebasin.trees import PyTree, first_difference, leaves_by_path, shapes_by_path, with_leaves
 
 FORMAT = "onebasin-checkpoint"
 VERSION = "1"
@@ -36,7 +32,7 @@ class Checkpoint:
     history: list[dict[str, Any]]
     arrays: dict[str, np.ndarray]
 
-    def states(self, like: Tree) -> Tree:
+    def states(self, like: PyTree) -> PyTree:
         """The states in the containers of `like`."""
         arrays = self._under("state/")
         difference = first_difference(
@@ -44,8 +40,7 @@ class Checkpoint:
         )
         if difference:
             raise CheckpointError(f"the checkpoint does not fit this fit: {difference}")
-        leaves = [arrays[name] for name in leaves_by_path(like)]
-        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+        return with_leaves(like, arrays)
 
     def records(self) -> dict[str, np.ndarray]:
         return self._under("record/")
@@ -64,31 +59,26 @@ def write_checkpoint(
     step: int,
     config: dict[str, Any],
     history: list[dict[str, Any]],
-    states: Tree,
+    states: PyTree,
     records: Mapping[str, np.ndarray],
 ) -> None:
     tensors = {f"state/{name}": leaf for name, leaf in leaves_by_path(states).items()}
     tensors |= {f"record/{name}": array for name, array in records.items()}
-    contiguous = {n: np.ascontiguousarray(a).reshape(np.shape(a)) for n, a in tensors.items()}
-    body = json.dumps({"step": step, "config": config, "history": history})
-    header = {"format": FORMAT, "version": VERSION, "body": body}
-    write_atomically(path, lambda part: save_file(contiguous, part, metadata=header))
+    body = {"step": step, "config": config, "history": history}
+    header = {"format": FORMAT, "version": VERSION, "body": to_json(body, "checkpoint")}
+    write_tensors(path, tensors, header)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+        header, arrays = read_tensors(path)
+    except TensorFileError as error:
+        raise CheckpointError(f"{error}; delete the checkpoint and start again") from None
+    if header.metadata.get("format") != FORMAT or header.metadata.get("version") != VERSION:
         raise CheckpointError(
-            f"{path} is no whole checkpoint ({error}); delete it and start again"
-        ) from None
-    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
-        raise CheckpointError(
-            f"{path} is no checkpoint this OneBasin reads; give another path, or delete it"
+            f"{path} is not a checkpoint this OneBasin reads; give another path, or delete it"
         )
-    body = json.loads(metadata["body"])
+    body = header.json("body")
     return Checkpoint(body["step"], body["config"], body["history"], arrays)
 
 

@@ -100,7 +100,7 @@ def predictions(problem: Problem, samples: Samples, x: Any) -> np.ndarray:
 
     def outputs(params: Any) -> jax.Array:
         out = problem.apply(params, x)
-        return jax.nn.softmax(out)[:, :-1] if problem.likelihood == "categorical" else out
+        return jax.nn.softmax(out)[:, :-1] if problem.log_likelihood.classifies else out
 
     together = jax.jit(lambda draws: jax.lax.map(outputs, draws))
     # A stretch of draws at a time: the posterior may be larger than memory.

@@ -6,100 +6,49 @@ it is whole. Chain c's k-th draw has its place c·K + k whatever the order they 
 filling a stretch again after a crash does no harm. A file of fewer draws per chain can grow.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from onebasin.inference.artefacts import Files
 from onebasin.inference.checkpoint import Checkpoint, CheckpointError, settings_of
 from onebasin.inference.program import DrawPlan
 from onebasin.posterior import Samples
-from onebasin.posterior.files import FORMAT, VERSION
-from onebasin.posterior.structure import describe
-from onebasin.trees import Tree, leaves_by_path
+from onebasin.posterior.files import describe_samples, header_text
+from onebasin.tensor_files import GrowingFile
+from onebasin.trees import PyTree, leaves_by_path, with_leaves
 
 # Room in the header for what is only known at the end.
 PROVENANCE_ROOM = 65536
-DTYPES = {"float32": "F32", "float64": "F64", "float16": "F16", "int32": "I32"}
 
 
 class DrawStore:
     """Places for the draws of one run: in memory, or in a file that grows into a posterior."""
 
-    def __init__(self, shapes: Tree, chains: int, per_chain: int, path: Path | None) -> None:
+    def __init__(self, shapes: PyTree, chains: int, per_chain: int, path: Path | None) -> None:
         self.shapes, self.chains, self.per_chain, self.path = shapes, chains, per_chain, path
         total = chains * per_chain
-        chain = np.repeat(np.arange(chains, dtype=np.int32), per_chain)
         layout = {"chain": ((total,), np.dtype(np.int32))}
         for name, leaf in leaves_by_path(shapes).items():
             layout[f"draws/{name}"] = ((total, *leaf.shape), np.dtype(leaf.dtype))
+        self.file: GrowingFile | None = None
         if path is None:
             self.arrays = {n: np.zeros(shape, dtype) for n, (shape, dtype) in layout.items()}
         else:
-            self.arrays = self._map(path, layout)
-        self.arrays["chain"][:] = chain
+            room = len(str(self._header(None, {}))) + PROVENANCE_ROOM
+            self.file = GrowingFile(path, layout, room)
+            if not self.file.is_there:
+                self.file.lay_out()
+                self.file.write_header(self._header(None, {}))
+            self.arrays = self.file.maps()
+        self.arrays["chain"][:] = np.repeat(np.arange(chains, dtype=np.int32), per_chain)
 
-    def _map(self, path: Path, layout: dict[str, Any]) -> dict[str, np.ndarray]:
-        entries, offset = {}, 0
-        for name, (shape, dtype) in sorted(layout.items(), key=lambda item: -item[1][1].itemsize):
-            size = int(np.prod(shape)) * dtype.itemsize
-            entries[name] = {
-                "dtype": DTYPES[dtype.name],
-                "shape": list(shape),
-                "data_offsets": [offset, offset + size],
-            }
-            offset += size
-        self._entries = entries
-        self._room = _padded(len(self._header(None, {})) + PROVENANCE_ROOM)
-        if not path.exists():
-            with open(path, "wb") as file:
-                file.truncate(8 + self._room + offset)
-            self._write_header(None, {})
-        elif path.stat().st_size != 8 + self._room + offset:
-            raise ValueError(
-                f"{path} has room for another number of draws; ask for as many as last time, "
-                "or overwrite it to start again"
-            )
-        return {
-            name: np.memmap(
-                path,
-                layout[name][1],
-                "r+",
-                8 + self._room + entry["data_offsets"][0],
-                tuple(entry["shape"]),
-            )
-            for name, entry in entries.items()
-        }
+    def _header(self, network: Any, provenance: dict[str, Any]) -> dict[str, str]:
+        return header_text(describe_samples(self.shapes), network, provenance)
 
-    def _header(self, network: Any, provenance: dict[str, Any]) -> bytes:
-        posterior = {
-            "kind": "Samples",
-            "trees": {"draws": describe(self.shapes), "state": None},
-        }
-        metadata = {
-            "format": FORMAT,
-            "version": str(VERSION),
-            "posterior": json.dumps(posterior),
-            "network": json.dumps(network),
-            "provenance": json.dumps(provenance),
-        }
-        return json.dumps({"__metadata__": metadata, **self._entries}).encode()
-
-    def _write_header(self, network: Any, provenance: dict[str, Any]) -> None:
-        header = self._header(network, provenance)
-        if len(header) > self._room:
-            raise ValueError("the provenance of the draws is too long for the file's header")
-        assert self.path is not None
-        with open(self.path, "r+b") as file:
-            file.write(self._room.to_bytes(8, "little") + header.ljust(self._room))
-            file.flush()
-            os.fsync(file.fileno())
-
-    def put(self, chain: int, first: int, draws: Tree) -> None:
+    def put(self, chain: int, first: int, draws: PyTree) -> None:
         """Fill the places of one chain's draws number `first` and on; leaves [count, ...]."""
         for name, leaf in leaves_by_path(draws).items():
             place = chain * self.per_chain + first
@@ -112,16 +61,15 @@ class DrawStore:
 
     def samples(self) -> Samples:
         """The posterior, backed by the file if there is one."""
-        leaves = [np.asarray(self.arrays[f"draws/{name}"]) for name in leaves_by_path(self.shapes)]
-        draws = jax.tree.unflatten(jax.tree.structure(self.shapes), leaves)
-        return Samples(draws, np.asarray(self.arrays["chain"]))  # pyright: ignore
+        named = {n: np.asarray(self.arrays[f"draws/{n}"]) for n in leaves_by_path(self.shapes)}
+        return Samples(with_leaves(self.shapes, named), np.asarray(self.arrays["chain"]))
 
     def become(self, out: Path, network: Any, provenance: dict[str, Any]) -> None:
         """The draws are complete: write the final header and take the final name."""
-        assert self.path is not None
+        assert self.file is not None
         self.flush()
-        self._write_header(network, provenance)
-        os.replace(self.path, out)
+        self.file.write_header(self._header(network, provenance))
+        os.replace(self.file.path, out)
         self.path = out
 
     def forget(self) -> None:
@@ -131,7 +79,7 @@ class DrawStore:
 
 
 def open_stores(
-    files: Files, shapes: Tree, chains: int, plan: DrawPlan, saved: Checkpoint | None
+    files: Files, shapes: PyTree, chains: int, plan: DrawPlan, saved: Checkpoint | None
 ) -> list[DrawStore]:
     """A store for each run; on resuming, with the draws that the checkpoint speaks of."""
     stores = []
@@ -163,7 +111,7 @@ def _find(path: Path, files: Files, run: int, saved: Checkpoint) -> None:
     )
 
 
-def grow_file(path: Path, shapes: Tree, chains: int, before: int, after: int) -> None:
+def grow_file(path: Path, shapes: PyTree, chains: int, before: int, after: int) -> None:
     """Lay out anew, for more draws per chain, a file that was gathering `before` of each.
 
     The larger file appears by one rename; where that has happened already, nothing is left to do.
@@ -181,7 +129,3 @@ def grow_file(path: Path, shapes: Tree, chains: int, before: int, after: int) ->
         new.reshape(chains, after, *leaf.shape)[:, :before] = by_chain
     larger.flush()
     os.replace(fresh, path)
-
-
-def _padded(length: int) -> int:
-    return -(-length // 64) * 64

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.problem import Batch, Problem
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
-LogDensity = Callable[[Tree], jax.Array]
+LogDensity = Callable[[PyTree], jax.Array]
 
 
 def chunked(problem: Problem, size: int) -> Batch:
@@ -38,15 +38,15 @@ def chunked(problem: Problem, size: int) -> Batch:
 def log_likelihood(problem: Problem, data: Batch) -> LogDensity:
     """θ → (ρ/T) Σ log p(y | θ) over all chunks, with a gradient computed chunk by chunk."""
 
-    def of_chunk(params: Tree, chunk: Batch) -> jax.Array:
+    def of_chunk(params: PyTree, chunk: Batch) -> jax.Array:
         return problem.summed_log_likelihood(params, chunk)[0]
 
     @jax.custom_vjp
-    def total(params: Tree) -> jax.Array:
+    def total(params: PyTree) -> jax.Array:
         return jax.lax.map(lambda chunk: of_chunk(params, chunk), data).sum()
 
-    def forward(params: Tree) -> tuple[jax.Array, Tree]:
-        def add(sums: tuple[jax.Array, Tree], chunk: Batch):
+    def forward(params: PyTree) -> tuple[jax.Array, PyTree]:
+        def add(sums: tuple[jax.Array, PyTree], chunk: Batch):
             value, gradient = jax.value_and_grad(of_chunk)(params, chunk)
             return (sums[0] + value, jax.tree.map(jnp.add, sums[1], gradient)), None
 
@@ -55,14 +55,14 @@ def log_likelihood(problem: Problem, data: Batch) -> LogDensity:
         (value, gradient), _ = jax.lax.scan(add, zero, data)
         return value, gradient
 
-    def backward(gradient: Tree, cotangent: jax.Array) -> tuple[Tree]:
+    def backward(gradient: PyTree, cotangent: jax.Array) -> tuple[PyTree]:
         return (jax.tree.map(lambda g: cotangent * g, gradient),)
 
     total.defvjp(forward, backward)
     return total
 
 
-def log_density(problem: Problem, data: Batch, origin: Tree = None) -> LogDensity:
+def log_density(problem: Problem, data: Batch, origin: PyTree = None) -> LogDensity:
     """θ → log likelihood + log prior(θ) − log prior(origin); the origin is 0 unless given.
 
     The constant does not matter to a sampler, but its size does: with a million weights Σθ²/2v is
@@ -71,13 +71,13 @@ def log_density(problem: Problem, data: Batch, origin: Tree = None) -> LogDensit
     """
     likelihood = log_likelihood(problem, data)
 
-    def density(params: Tree) -> jax.Array:
+    def density(params: PyTree) -> jax.Array:
         return likelihood(params) + relative_log_prior(problem, params, origin)
 
     return density
 
 
-def relative_log_prior(problem: Problem, params: Tree, origin: Tree = None) -> jax.Array:
+def relative_log_prior(problem: Problem, params: PyTree, origin: PyTree = None) -> jax.Array:
     """log prior(θ) − log prior(origin)."""
     origin = jax.tree.map(jnp.zeros_like, params) if origin is None else origin
     terms = jax.tree.map(

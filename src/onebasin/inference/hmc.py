@@ -26,12 +26,12 @@ from onebasin.inference.full_batch import (
     log_density,
     relative_log_prior,
 )
-from onebasin.inference.keys import subkey
 from onebasin.inference.methods import HMC
 from onebasin.inference.program import DrawPlan, Info, Program, seconds_per_step
 from onebasin.inference.warmup import Tuning, build_warmup
+from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
-from onebasin.trees import Tree, num_parameters, shapes_by_path
+from onebasin.trees import PyTree, num_parameters, shapes_by_path
 
 DIVERGENCE_THRESHOLD = 1000.0
 REPORTS = ("loss", "transitions", "acceptance", "divergences", "step_size")
@@ -155,7 +155,7 @@ def build(problem: Problem, method: HMC) -> Program:
     )
 
 
-def inverse_masses(method: HMC, shapes: Tree) -> np.ndarray:
+def inverse_masses(method: HMC, shapes: PyTree) -> np.ndarray:
     """One over the mass of every weight, in the order in which BlackJAX ravels them."""
     sizes = {name: int(np.prod(shape)) for name, shape in shapes_by_path(shapes).items()}
     masses = dict(method.masses)
@@ -168,7 +168,7 @@ def inverse_masses(method: HMC, shapes: Tree) -> np.ndarray:
     return np.concatenate([np.full(size, 1 / masses.get(name, 1)) for name, size in sizes.items()])
 
 
-def kinetic_difference(end: Tree, start: Tree, inverse_mass: jax.Array) -> jax.Array:
+def kinetic_difference(end: PyTree, start: PyTree, inverse_mass: jax.Array) -> jax.Array:
     """½ Σ m⁻¹(p₁² − p₀²), summed as products of sums and differences."""
     last, first = ravel_pytree(end)[0], ravel_pytree(start)[0]
     return 0.5 * accurate_sum(inverse_mass * (last - first) * (last + first))

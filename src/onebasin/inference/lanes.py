@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 AXIS = "lanes"
 
@@ -53,10 +53,10 @@ class Lanes:
         picks = np.minimum(np.arange(self.padded), self.count - 1)
         return jax.device_put(keys[picks], self.split)
 
-    def place(self, states: Tree) -> Tree:
+    def place(self, states: PyTree) -> PyTree:
         return jax.device_put(states, self.split)
 
-    def replicate(self, data: Tree) -> Tree:
+    def replicate(self, data: PyTree) -> PyTree:
         return jax.device_put(data, self.everywhere)
 
     def each(self, function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> Any:
@@ -95,7 +95,7 @@ class Lanes:
             check_vma=False,
         )
 
-    def real(self, states: Tree) -> Tree:
+    def real(self, states: PyTree) -> PyTree:
         """Host copies of all lanes but the added ones."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[: self.count], states)
 

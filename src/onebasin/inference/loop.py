@@ -16,7 +16,7 @@ import numpy as np
 
 from onebasin.inference.lanes import Lanes
 from onebasin.inference.program import Program
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 # Draws wait on the device until their chunk ends; this bounds what they take there.
 DRAW_BUFFER_BYTES = 2**28
@@ -27,7 +27,7 @@ class ChunkReport(NamedTuple):
 
     sums: dict[str, jax.Array]
     first_bad: jax.Array  # the first step with a loss that is not finite, or -1
-    draws: Tree  # [lanes, slots, ...], or None
+    draws: PyTree  # [lanes, slots, ...], or None
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def default_chunk(program: Program, lanes: Lanes, state_bytes: int) -> int:
 
 
 def compile_loop(
-    program: Program, lanes: Lanes, states: Any, keys: jax.Array, data: Tree, chunk_steps: int
+    program: Program, lanes: Lanes, states: Any, keys: jax.Array, data: PyTree, chunk_steps: int
 ) -> CompiledLoop:
     began = time.perf_counter()
     slots = 0 if program.draws is None else chunk_steps // program.draws.every + 1
@@ -67,7 +67,7 @@ def _local_chunk(program: Program, lanes: Lanes, slots: int) -> Callable[..., An
     plan = program.draws
     read: Any = None if plan is None else lanes.each(plan.read, (0,))
 
-    def local(states: Any, keys: jax.Array, data: Tree, start: jax.Array, stop: jax.Array):
+    def local(states: Any, keys: jax.Array, data: PyTree, start: jax.Array, stop: jax.Array):
         count = lanes.per_device
         zeros = jnp.zeros(count)
         sums = dict.fromkeys(program.reports, zeros)
@@ -98,7 +98,7 @@ def _local_chunk(program: Program, lanes: Lanes, slots: int) -> Callable[..., An
     return local
 
 
-def _put(buffer: Tree, draw: Tree, slot: jax.Array) -> Tree:
+def _put(buffer: PyTree, draw: PyTree, slot: jax.Array) -> PyTree:
     return jax.tree.map(lambda b, d: b.at[:, slot].set(d), buffer, draw)
 
 

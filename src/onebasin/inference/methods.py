@@ -24,7 +24,7 @@ class VI:
     """Passes over the training data."""
     batch_size: int = 500
     """Examples per step (all of them if there are fewer)."""
-    samples: int = 1
+    num_samples: int = 1
     """Monte Carlo samples of the weights per step."""
     antithetic: bool = True
     """Mirror the noise in the second half of each batch, where most of it cancels."""
@@ -50,7 +50,7 @@ class VI:
     """In closed form, or by the samples (sticking the landing)."""
 
     def __post_init__(self) -> None:
-        _positive_integers(self, "epochs", "batch_size", "samples")
+        _positive_integers(self, "epochs", "batch_size", "num_samples")
         _positive(self, "initial_std", "learning_rate")
         if self.std_learning_rate is not None:
             _positive(self, "std_learning_rate")

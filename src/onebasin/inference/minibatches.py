@@ -12,7 +12,7 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 
-from onebasin.inference.keys import subkey
+from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
 
 ROUNDS = 6

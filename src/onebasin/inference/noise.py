@@ -14,7 +14,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 
 def fast_normal(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32) -> jax.Array:
@@ -26,7 +26,7 @@ def fast_normal(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32) -> ja
     return (jax.lax.erf_inv(uniform) * math.sqrt(2.0)).reshape(shape).astype(dtype)
 
 
-def fast_normal_like(tree: Tree, *, key: jax.Array) -> Tree:
+def fast_normal_like(tree: PyTree, *, key: jax.Array) -> PyTree:
     """Independent N(0, 1) noise for every coordinate of a tree of arrays."""
     leaves, treedef = jax.tree.flatten(tree)
     keys = jax.random.split(key, max(len(leaves), 1))

@@ -9,10 +9,10 @@ from blackjax.mcmc.hmc import HMCState
 
 from onebasin.inference.full_batch import chunked, log_density
 from onebasin.inference.hmc import REPORTS, summarise
-from onebasin.inference.keys import subkey
 from onebasin.inference.methods import NUTS
 from onebasin.inference.program import DrawPlan, Info, Program, seconds_per_step
 from onebasin.inference.warmup import Tuning, build_warmup
+from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
 from onebasin.trees import num_parameters
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 SECOND, EPSILON = 0.999, 1e-8  # Adam's β₂ and ε
 OptimiserName = Literal["adam", "sgd"]
@@ -24,7 +24,7 @@ def direction(name: OptimiserName, momentum: float) -> optax.GradientTransformat
     return optax.trace(decay=momentum)
 
 
-def last_direction(state: Any, momentum: float) -> Tree:
+def last_direction(state: Any, momentum: float) -> PyTree:
     """The direction that the update which left this state gave; zero before the first.
 
     A loop that takes its step at the start of the next iteration reads the moments before it

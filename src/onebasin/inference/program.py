@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.problem import Batch, Problem
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 Info = dict[str, jax.Array]
 
@@ -25,7 +25,7 @@ class DrawPlan:
     per_lane: int
     first: int  # the step that ends with the first draw
     every: int  # steps from one draw to the next
-    read: Callable[[Any], Tree]
+    read: Callable[[Any], PyTree]
 
     def keeps(self, t: jax.Array) -> jax.Array:
         since = t - self.first
@@ -51,11 +51,11 @@ class Program:
     lanes: int
     own_key: bool  # a single lane that takes the run's key as it is
     steps: int
-    data: Tree
+    data: PyTree
     reports: tuple[str, ...]
-    init: Callable[[jax.Array, Tree], Any]
-    step: Callable[[Any, jax.Array, jax.Array, Tree], tuple[Any, Info]]
-    finish: Callable[[Any, Tree | None], Any]
+    init: Callable[[jax.Array, PyTree], Any]
+    step: Callable[[Any, jax.Array, jax.Array, PyTree], tuple[Any, Info]]
+    finish: Callable[[Any, PyTree | None], Any]
     seconds_per_step: float
     steps_per_epoch: int | None
     likely_cause: str

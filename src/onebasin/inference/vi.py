@@ -23,22 +23,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from onebasin.inference.keys import subkey
 from onebasin.inference.methods import VI
 from onebasin.inference.minibatches import Minibatches
 from onebasin.inference.noise import fast_normal_like
 from onebasin.inference.optimisers import direction, last_direction, schedule
 from onebasin.inference.program import Info, Program, seconds_per_step, training_data
+from onebasin.keys import subkey
 from onebasin.posterior import MeanField
 from onebasin.problem import Batch, Problem
-from onebasin.trees import Tree, num_parameters, tree_dot
+from onebasin.trees import PyTree, num_parameters, tree_dot
 
 
 class Variational(NamedTuple):
     """The variational parameters."""
 
-    mean: Tree
-    log_std: Tree
+    mean: PyTree
+    log_std: PyTree
 
 
 class VIState(NamedTuple):
@@ -74,7 +74,7 @@ def build(problem: Problem, method: VI) -> Program:
         info, gradient = elbo_gradient(problem, method, params, parts, key=noise_key)
         return VIState(params, optimiser.update(gradient, state.optimiser, params)[1]), info
 
-    def finish(states: VIState, draws: Tree | None) -> MeanField:
+    def finish(states: VIState, draws: PyTree | None) -> MeanField:
         del draws
         mean, log_std = moved(jax.tree.map(lambda leaf: leaf[0], states), steps - 1)
         return MeanField(mean, jax.tree.map(jnp.exp, log_std))
@@ -82,14 +82,15 @@ def build(problem: Problem, method: VI) -> Program:
     return Program(
         lanes=1,
         own_key=True,
-        reports=("loss", "nll", problem.score_name, "kl"),
+        reports=("loss", "nll", problem.log_likelihood.score_name, "kl"),
         steps=steps,
         data=training_data(problem),
         init=init,
         step=step,
         finish=finish,
         seconds_per_step=seconds_per_step(
-            3 * problem.flops * batches.size * method.samples, 4 * num_parameters(problem.shapes)
+            3 * problem.flops * batches.size * method.num_samples,
+            4 * num_parameters(problem.shapes),
         ),
         steps_per_epoch=batches.per_epoch,
         likely_cause=(
@@ -102,7 +103,7 @@ def build(problem: Problem, method: VI) -> Program:
 def descend(params: Variational, move: Any, rates: tuple[jax.Array, jax.Array]) -> Variational:
     """Each of the two trees goes down its direction at its own rate."""
 
-    def go(tree: Tree, direction: Tree, rate: jax.Array) -> Tree:
+    def go(tree: PyTree, direction: PyTree, rate: jax.Array) -> PyTree:
         return jax.tree.map(lambda p, u: p - rate.astype(p.dtype) * u, tree, direction)
 
     return Variational(
@@ -124,10 +125,10 @@ def elbo_gradient(
     keep three times that.
     """
     examples = problem.num_examples
-    scale = 1 / (sum(len(part.x) for part in parts) * method.samples)
-    share = 1 / (len(parts) * method.samples)
+    scale = 1 / (sum(len(part.x) for part in parts) * method.num_samples)
+    share = 1 / (len(parts) * method.num_samples)
 
-    def at(theta: Tree, part: Batch) -> tuple[jax.Array, Info]:
+    def at(theta: PyTree, part: Batch) -> tuple[jax.Array, Info]:
         log_likelihood, aux = problem.summed_log_likelihood(theta, part)
         loss = -scale * log_likelihood
         if method.kl == "monte-carlo":
@@ -153,10 +154,10 @@ def elbo_gradient(
         gradient = Variational(jax.tree.map(jnp.add, up, down), stretch)
         return loss + below, jax.tree.map(lambda a, b: (a + b) / 2, aux, other), gradient
 
-    if method.samples == 1:
+    if method.num_samples == 1:
         loss, info, gradient = one(key)
     else:
-        losses, infos, gradients = jax.vmap(one)(jax.random.split(key, method.samples))
+        losses, infos, gradients = jax.vmap(one)(jax.random.split(key, method.num_samples))
         loss, info = losses.sum(), jax.tree.map(lambda a: a.mean(0), infos)
         gradient = jax.tree.map(lambda a: a.sum(0), gradients)
     if method.kl == "analytic":
@@ -178,7 +179,7 @@ def analytic_kl(problem: Problem, params: Variational) -> jax.Array:
     return jax.tree.reduce(jnp.add, terms)
 
 
-def log_ratio(problem: Problem, params: Variational, theta: Tree) -> jax.Array:
+def log_ratio(problem: Problem, params: Variational, theta: PyTree) -> jax.Array:
     """log q(θ) − log p(θ), whose mean under q is the KL (eq. 11 of the published appendix).
 
     The density of q is taken at fixed m and s (sticking the landing): the dropped score has mean

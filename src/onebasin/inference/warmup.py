@@ -17,7 +17,7 @@ from blackjax.adaptation.step_size import DualAveragingAdaptationState, dual_ave
 from blackjax.adaptation.window_adaptation import build_schedule
 
 from onebasin.inference.methods import HMC, NUTS
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 
 class Tuning(NamedTuple):
@@ -31,7 +31,7 @@ class Tuning(NamedTuple):
 
 class Warmup(NamedTuple):
     init: Callable[[jax.Array], Tuning]
-    update: Callable[[Tuning, jax.Array, Tree, jax.Array], Tuning]
+    update: Callable[[Tuning, jax.Array, PyTree, jax.Array], Tuning]
 
 
 def build_warmup(method: HMC | NUTS) -> Warmup:
@@ -48,7 +48,7 @@ def build_warmup(method: HMC | NUTS) -> Warmup:
         moments = jax.tree.map(jnp.asarray, first(inverse_mass.size, inverse_mass))
         return Tuning(step_size, inverse_mass, averaging, moments)
 
-    def update(tuning: Tuning, n: jax.Array, position: Tree, acceptance: jax.Array) -> Tuning:
+    def update(tuning: Tuning, n: jax.Array, position: PyTree, acceptance: jax.Array) -> Tuning:
         """The tuning after transition n of the warm-up; afterwards it stays as it is."""
         if schedule is None:
             return tuning
@@ -72,7 +72,7 @@ def build_warmup(method: HMC | NUTS) -> Warmup:
         during = n < method.warmup
         return jax.tree.map(lambda new, old: jnp.where(during, new, old), moved, tuning)
 
-    def _adapt_mass(tuning: Tuning, position: Tree, slow: Any, ends: Any) -> Tuning:
+    def _adapt_mass(tuning: Tuning, position: PyTree, slow: Any, ends: Any) -> Tuning:
         moments = _choose(slow, add(tuning.moments, position), tuning.moments)
         closed = window_end(moments)
         restarted = start(settle(tuning.dual_averaging))

@@ -1,6 +1,5 @@
 """Networks: our own as Flax modules, and adapters for those of others."""
 
-from onebasin.networks.adapters import Network as Network
 from onebasin.networks.adapters import from_equinox as from_equinox
 from onebasin.networks.adapters import from_linen as from_linen
 from onebasin.networks.adapters import from_nnx as from_nnx
@@ -10,4 +9,9 @@ from onebasin.networks.config import get_input_shape as get_input_shape
 from onebasin.networks.config import to_config as to_config
 from onebasin.networks.lenet import LeNet as LeNet
 from onebasin.networks.mlp import MLP as MLP
+from onebasin.networks.named import network_named as network_named
+from onebasin.networks.network import Apply as Apply
+from onebasin.networks.network import Network as Network
+from onebasin.networks.network import NetworkLike as NetworkLike
+from onebasin.networks.network import apply_of as apply_of
 from onebasin.networks.resnet import ResNet20 as ResNet20

@@ -5,25 +5,12 @@ so that every file, posterior and permutation names their leaves alike.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from onebasin.trees import Tree, leaves_by_path
-
-
-@dataclass(frozen=True)
-class Network:
-    """A function and its parameters.
-
-    `apply(params, x)` gives the outputs for a batch `x`, or `apply(params, x, state)` where there
-    are running statistics: then `state` holds them as they were given, else it is None.
-    """
-
-    apply: Callable[..., jax.Array]
-    params: Tree
-    state: Tree | None = None
+from onebasin.networks.network import Network
+from onebasin.trees import PyTree, leaves_by_path, with_leaves
 
 
 def from_linen(module: Any, variables: Mapping[str, Any], **call_kwargs: Any) -> Network:
@@ -51,7 +38,7 @@ def from_linen(module: Any, variables: Mapping[str, Any], **call_kwargs: Any) ->
     collections = {name: tree for name, tree in plain.items() if jax.tree.leaves(tree)}
     drops_updates = bool(call_kwargs.get("mutable"))
 
-    def call(params: Tree, x: jax.Array, state: Tree | None) -> jax.Array:
+    def call(params: PyTree, x: jax.Array, state: PyTree | None) -> jax.Array:
         try:
             out = module.apply({"params": params, **(state or {})}, x, **call_kwargs)
         except InvalidRngError as error:
@@ -79,12 +66,12 @@ def from_nnx(model: Any, **call_kwargs: Any) -> Network:
 
     graph, params, generators, rest = nnx.split(model, nnx.Param, nnx.RngState, ...)
 
-    def filled(template: Any, values: Tree) -> Any:
+    def filled(template: Any, values: PyTree) -> Any:
         copy = jax.tree.map(lambda leaf: leaf, template)
         nnx.replace_by_pure_dict(copy, values)
         return copy
 
-    def call(params_: Tree, x: jax.Array, state_: Tree | None) -> jax.Array:
+    def call(params_: PyTree, x: jax.Array, state_: PyTree | None) -> jax.Array:
         others = rest if state_ is None else filled(rest, state_)
         fresh = filled(generators, nnx.to_pure_dict(generators))
         called = nnx.merge(graph, filled(params, params_), fresh, others)
@@ -132,12 +119,12 @@ def from_equinox(
     params, fixed_model = eqx.partition(model, eqx.is_inexact_array)
     running, fixed_state = eqx.partition(state, eqx.is_inexact_array)
 
-    def call(params_: Tree, x: jax.Array, state_: Tree | None) -> jax.Array:
-        called = eqx.combine(_unnested(params, params_), fixed_model)
+    def call(params_: PyTree, x: jax.Array, state_: PyTree | None) -> jax.Array:
+        called = eqx.combine(with_leaves(params, leaves_by_path(params_)), fixed_model)
         if state is None:
             one = lambda x: called(x, **call_kwargs)
         else:
-            inner = running if state_ is None else _unnested(running, state_)
+            inner = running if state_ is None else with_leaves(running, leaves_by_path(state_))
             full = eqx.combine(inner, fixed_state)
             one = lambda x: called(x, full, **call_kwargs)[0]
         try:
@@ -152,14 +139,16 @@ def from_equinox(
 
 
 def _network(
-    call: Callable[[Tree, jax.Array, Tree | None], jax.Array], params: Tree, state: Tree | None
+    call: Callable[[PyTree, jax.Array, PyTree | None], jax.Array],
+    params: PyTree,
+    state: PyTree | None,
 ) -> Network:
     """`call` with the number of arguments that the presence of a state asks for."""
 
-    def apply(params: Tree, x: jax.Array) -> jax.Array:
+    def apply(params: PyTree, x: jax.Array) -> jax.Array:
         return call(params, x, None)
 
-    def apply_with_state(params: Tree, x: jax.Array, state: Tree) -> jax.Array:
+    def apply_with_state(params: PyTree, x: jax.Array, state: PyTree) -> jax.Array:
         return call(params, x, state)
 
     return Network(apply if state is None else apply_with_state, params, state)
@@ -172,7 +161,7 @@ def _plain(tree: Any) -> Any:
     return tree
 
 
-def _nested(tree: Tree) -> dict[str, Any]:
+def _nested(tree: PyTree) -> dict[str, Any]:
     """Any pytree as nested dictionaries, one level per part of a leaf's path."""
     nested: dict[str, Any] = {}
     for path, leaf in leaves_by_path(tree).items():
@@ -182,11 +171,3 @@ def _nested(tree: Tree) -> dict[str, Any]:
             level = level.setdefault(parent, {})
         level[last] = leaf
     return nested
-
-
-def _unnested(template: Tree, nested: Tree) -> Tree:
-    """The inverse of `_nested`: a tree like `template` with the leaves of `nested`."""
-    leaves = leaves_by_path(nested)
-    return jax.tree.unflatten(
-        jax.tree.structure(template), [leaves[path] for path in leaves_by_path(template)]
-    )

@@ -1,12 +1,11 @@
 """Paths between posteriors: t in [0, 1] → posterior."""
 
-from onebasin.paths.displacement import Displacement as Displacement
-from onebasin.paths.displacement import displacement as displacement
-from onebasin.paths.displacement import geodesic as geodesic
-from onebasin.paths.displacement import line as line
-from onebasin.paths.mixing import Mixing as Mixing
-from onebasin.paths.mixing import mixture as mixture
-from onebasin.paths.repair import Repaired as Repaired
-from onebasin.paths.repair import repair as repair
-
-Path = Displacement | Mixing | Repaired
+from onebasin.paths.geodesics import DisplacementPath as DisplacementPath
+from onebasin.paths.geodesics import displacement as displacement
+from onebasin.paths.geodesics import geodesic as geodesic
+from onebasin.paths.geodesics import line as line
+from onebasin.paths.mixture import MixturePath as MixturePath
+from onebasin.paths.mixture import mixture_path as mixture_path
+from onebasin.paths.protocol import Path as Path
+from onebasin.paths.repairing import RepairedPath as RepairedPath
+from onebasin.paths.repairing import repair as repair

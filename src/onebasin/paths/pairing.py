@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.posterior import LowRank, Samples
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 
 def pair_draws(q0: Samples, q1: Samples) -> tuple[Samples, Samples, str]:
@@ -24,28 +24,14 @@ def pair_draws(q0: Samples, q1: Samples) -> tuple[Samples, Samples, str]:
     if q0.num_draws != q1.num_draws:
         larger = max(q0.num_draws, q1.num_draws)
         note = f"the larger set was thinned evenly from {larger} to {count} draws"
-    q0, q1 = thin(q0, count), thin(q1, count)
+    q0, q1 = q0.thin(count), q1.thin(count)
     rows, columns = linear_sum_assignment(squared_distances(q0.draws, q1.draws))
     del rows  # SciPy returns them in order
-    paired = take(q1, columns)
+    paired = q1.take(columns)
     return q0, Samples(paired.draws, q0.chain, paired.state), note
 
 
-def thin(q: Samples, count: int) -> Samples:
-    """`count` draws at even steps through the set."""
-    if count == q.num_draws:
-        return q
-    return take(q, np.arange(count) * q.num_draws // count)
-
-
-def take(q: Samples, indices: np.ndarray) -> Samples:
-    def pick(tree: Tree) -> Tree:
-        return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[indices]), tree)
-
-    return Samples(pick(q.draws), jnp.asarray(np.asarray(q.chain)[indices]), pick(q.state))
-
-
-def squared_distances(draws0: Tree, draws1: Tree) -> np.ndarray:
+def squared_distances(draws0: PyTree, draws1: PyTree) -> np.ndarray:
     """‖a_i − b_j‖² for all pairs of draws, by one matrix product per leaf.
 
     Both sides are centred by the same point first, so that the difference of large numbers
@@ -72,7 +58,7 @@ def rotate_factors(q0: LowRank, q1: LowRank) -> LowRank:
     return LowRank(q1.mean, q1.std, _rotated(q0.factors, q1.factors), q1.state)
 
 
-def _rotated(factors0: Tree, factors1: Tree) -> Tree:
+def _rotated(factors0: PyTree, factors1: PyTree) -> PyTree:
     gram = cross_gram(factors1, factors0)
     left, _, right = np.linalg.svd(gram)
     rotation = left @ right
@@ -81,7 +67,7 @@ def _rotated(factors0: Tree, factors1: Tree) -> Tree:
     )
 
 
-def cross_gram(factors0: Tree, factors1: Tree) -> np.ndarray:
+def cross_gram(factors0: PyTree, factors1: PyTree) -> np.ndarray:
     """F₀ᵀF₁, [rank₀, rank₁]."""
     total: Any = 0.0
     for a, b in zip(jax.tree.leaves(factors0), jax.tree.leaves(factors1), strict=True):

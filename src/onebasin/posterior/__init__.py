@@ -1,13 +1,12 @@
 """Posteriors over the parameters of a network, and their files."""
 
 from onebasin.posterior.files import Header as Header
-from onebasin.posterior.files import PosteriorFileError as PosteriorFileError
 from onebasin.posterior.files import load as load
 from onebasin.posterior.files import read_header as read_header
 from onebasin.posterior.files import save as save
 from onebasin.posterior.low_rank import LowRank as LowRank
 from onebasin.posterior.mean_field import MeanField as MeanField
 from onebasin.posterior.mixture import Mixture as Mixture
+from onebasin.posterior.protocol import Posterior as Posterior
+from onebasin.posterior.protocol import PosteriorT as PosteriorT
 from onebasin.posterior.samples import Samples as Samples
-
-Posterior = MeanField | Samples | LowRank | Mixture

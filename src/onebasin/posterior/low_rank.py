@@ -9,7 +9,7 @@ import numpy as np
 from onebasin.posterior.mean_field import repeat_state
 from onebasin.posterior.noise import check_count, gaussian_log_density, normal_like
 from onebasin.posterior.relabelling import Move, keep
-from onebasin.trees import Tree, all_arrays, check_same_shapes
+from onebasin.trees import PyTree, all_arrays, check_same_shapes, num_parameters
 
 
 @jax.tree_util.register_dataclass
@@ -20,10 +20,10 @@ class LowRank:
     A draw is θ = mean + std·ε + Σ_r factors[r]·z_r with ε, z standard normal.
     """
 
-    mean: Tree
-    std: Tree
-    factors: Tree
-    state: Tree = None
+    mean: PyTree
+    std: PyTree
+    factors: PyTree
+    state: PyTree = None
 
     def __post_init__(self) -> None:
         if all_arrays((self.mean, self.std, self.factors)):
@@ -33,16 +33,19 @@ class LowRank:
             if len(ranks) > 1:
                 raise ValueError(f"the factors of a LowRank have different ranks {sorted(ranks)}")
 
+    def __repr__(self) -> str:
+        return f"LowRank({num_parameters(self.mean):,} parameters, rank {self.rank})"
+
     @property
     def rank(self) -> int:
         return jax.tree.leaves(self.factors)[0].shape[0]
 
     @property
-    def like(self) -> Tree:
+    def like(self) -> PyTree:
         """A tree with the structure, shapes and dtypes of one params tree."""
         return self.mean
 
-    def sample(self, count: int | None = None, *, key: jax.Array) -> Tree:
+    def sample(self, count: int | None = None, *, key: jax.Array) -> PyTree:
         check_count(count)
         diagonal_key, factor_key = jax.random.split(key)
         noise = normal_like(self.mean, count, key=diagonal_key)
@@ -54,19 +57,19 @@ class LowRank:
 
         return jax.tree.map(leaf, self.mean, self.std, self.factors, noise)
 
-    def states(self, count: int | None = None, *, key: jax.Array) -> Tree:
+    def states(self, count: int | None = None, *, key: jax.Array) -> PyTree:
         """The running statistics that belong to `sample(count, key=key)`, or None."""
         del key
         return repeat_state(self.state, count)
 
-    def moments(self) -> tuple[Tree, Tree]:
+    def moments(self) -> tuple[PyTree, PyTree]:
         """Mean and marginal standard deviation √(std² + Σ_r factors²) of every coordinate."""
         std = jax.tree.map(
             lambda s, f: jnp.sqrt(s**2 + jnp.sum(f**2, axis=0)), self.std, self.factors
         )
         return self.mean, std
 
-    def log_prob(self, params: Tree) -> jax.Array:
+    def log_prob(self, params: PyTree) -> jax.Array:
         """By the matrix determinant lemma and Woodbury's identity, in O(rank² · size).
 
         With D = diag(std²), C = I + FᵀD⁻¹F and r = θ − mean:

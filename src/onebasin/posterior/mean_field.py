@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from onebasin.posterior.noise import check_count, gaussian_log_density, normal_like
 from onebasin.posterior.relabelling import Move, keep
-from onebasin.trees import Tree, all_arrays, check_same_shapes
+from onebasin.trees import PyTree, all_arrays, check_same_shapes, num_parameters
 
 
 @jax.tree_util.register_dataclass
@@ -19,37 +19,42 @@ class MeanField:
     >>> q = MeanField({"w": jnp.zeros(3)}, {"w": jnp.ones(3)})
     >>> q.sample(5, key=jax.random.key(0))["w"].shape
     (5, 3)
+    >>> q
+    MeanField(3 parameters)
     """
 
-    mean: Tree
-    std: Tree
-    state: Tree = None
+    mean: PyTree
+    std: PyTree
+    state: PyTree = None
 
     def __post_init__(self) -> None:
         if all_arrays((self.mean, self.std)):
             check_same_shapes(self.mean, self.std, "the std of a MeanField")
 
+    def __repr__(self) -> str:
+        return f"MeanField({num_parameters(self.mean):,} parameters)"
+
     @property
-    def like(self) -> Tree:
+    def like(self) -> PyTree:
         """A tree with the structure, shapes and dtypes of one params tree."""
         return self.mean
 
-    def sample(self, count: int | None = None, *, key: jax.Array) -> Tree:
+    def sample(self, count: int | None = None, *, key: jax.Array) -> PyTree:
         """θ = mean + std·ε; with `count`, that many along a leading axis."""
         check_count(count)
         noise = normal_like(self.mean, count, key=key)
         return jax.tree.map(lambda m, s, e: m + s * e, self.mean, self.std, noise)
 
-    def states(self, count: int | None = None, *, key: jax.Array) -> Tree:
+    def states(self, count: int | None = None, *, key: jax.Array) -> PyTree:
         """The running statistics that belong to `sample(count, key=key)`, or None."""
         del key
         return repeat_state(self.state, count)
 
-    def moments(self) -> tuple[Tree, Tree]:
+    def moments(self) -> tuple[PyTree, PyTree]:
         """Mean and standard deviation of every coordinate."""
         return self.mean, self.std
 
-    def log_prob(self, params: Tree) -> jax.Array:
+    def log_prob(self, params: PyTree) -> jax.Array:
         terms = jax.tree.map(gaussian_log_density, params, self.mean, self.std)
         return sum(jax.tree.leaves(terms), start=jnp.zeros(()))
 
@@ -58,7 +63,7 @@ class MeanField:
         return MeanField(move(self.mean, 0), move(self.std, 0), move_state(self.state, 0))
 
 
-def repeat_state(state: Tree, count: int | None) -> Tree:
+def repeat_state(state: PyTree, count: int | None) -> PyTree:
     if state is None or count is None:
         return state
     return jax.tree.map(lambda s: jnp.broadcast_to(s, (count, *s.shape)), state)

@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from onebasin.posterior.noise import check_count
 from onebasin.posterior.relabelling import Move, keep
-from onebasin.trees import Tree, all_arrays, check_same_shapes
+from onebasin.trees import PyTree, all_arrays, check_same_shapes
 
 
 @jax.tree_util.register_dataclass
@@ -42,19 +42,22 @@ class Mixture:
         for k, component in enumerate(self.components[1:], start=1):
             check_same_shapes(self.like, component.like, f"component {k} of a Mixture")
 
+    def __repr__(self) -> str:
+        return f"Mixture({', '.join(map(repr, self.components))})"
+
     @property
-    def like(self) -> Tree:
+    def like(self) -> PyTree:
         """A tree with the structure, shapes and dtypes of one params tree."""
         return self.components[0].like
 
-    def sample(self, count: int | None = None, *, key: jax.Array) -> Tree:
+    def sample(self, count: int | None = None, *, key: jax.Array) -> PyTree:
         return self._choose(lambda c, k: c.sample(count, key=k), count, key=key)
 
-    def states(self, count: int | None = None, *, key: jax.Array) -> Tree:
+    def states(self, count: int | None = None, *, key: jax.Array) -> PyTree:
         """The running statistics that belong to `sample(count, key=key)`, or None."""
         return self._choose(lambda c, k: c.states(count, key=k), count, key=key)
 
-    def _choose(self, draw: Callable, count: int | None, *, key: jax.Array) -> Tree:
+    def _choose(self, draw: Callable, count: int | None, *, key: jax.Array) -> PyTree:
         """Draw from every component, then keep, for each draw, the component that was picked.
 
         The pick inverts the cumulative weights at a stratified uniform: the share of draws
@@ -79,7 +82,7 @@ class Mixture:
 
         return jax.tree.map(leaf, *drawn)
 
-    def moments(self) -> tuple[Tree, Tree]:
+    def moments(self) -> tuple[PyTree, PyTree]:
         """Mean and standard deviation, by the law of total variance."""
         means, stds = zip(*(c.moments() for c in self.components), strict=True)
 
@@ -91,7 +94,7 @@ class Mixture:
         between = jax.tree.map(lambda m, *ms: average(*((x - m) ** 2 for x in ms)), mean, *means)
         return mean, jax.tree.map(lambda a, b: jnp.sqrt(a + b), within, between)
 
-    def log_prob(self, params: Tree) -> jax.Array:
+    def log_prob(self, params: PyTree) -> jax.Array:
         terms = jnp.stack([c.log_prob(params) for c in self.components])
         return jax.scipy.special.logsumexp(terms, b=self.weights)
 

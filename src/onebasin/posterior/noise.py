@@ -5,12 +5,12 @@ import math
 import jax
 import jax.numpy as jnp
 
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 LOG_2PI = math.log(2 * math.pi)
 
 
-def normal_like(tree: Tree, count: int | None, *, key: jax.Array) -> Tree:
+def normal_like(tree: PyTree, count: int | None, *, key: jax.Array) -> PyTree:
     """Independent N(0, 1) for every coordinate, `count` times (a leading axis).
 
     The noise depends only on the key, the count and the shapes: two posteriors

@@ -8,12 +8,12 @@ written once for all kinds.
 
 from collections.abc import Callable
 
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
-Move = Callable[[Tree, int], Tree]
+Move = Callable[[PyTree, int], PyTree]
 
 
-def keep(tree: Tree, lead: int) -> Tree:
+def keep(tree: PyTree, lead: int) -> PyTree:
     """The move that leaves everything where it is."""
     del lead
     return tree

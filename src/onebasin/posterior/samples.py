@@ -1,5 +1,6 @@
 """A posterior held as draws: HMC chains, ensemble members."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 
 from onebasin.posterior.noise import check_count
 from onebasin.posterior.relabelling import Move, keep
-from onebasin.trees import Tree, all_arrays, leaves_by_path
+from onebasin.trees import PyTree, all_arrays, leaves_by_path, num_parameters, take_entry
 
 
 @jax.tree_util.register_dataclass
@@ -19,9 +20,9 @@ class Samples:
     Running statistics differ between members, so `state` too has a leading axis of draws.
     """
 
-    draws: Tree
-    chain: jax.Array = None  # pyright: ignore[reportAssignmentType]  # zeros unless given
-    state: Tree = None
+    draws: PyTree
+    chain: jax.Array | np.ndarray = None  # pyright: ignore[reportAssignmentType]  # zeros
+    state: PyTree = None
 
     def __post_init__(self) -> None:
         if not all_arrays((self.draws, self.chain, self.state)):
@@ -52,30 +53,51 @@ class Samples:
                     f"stack one state for each of the {draws} draws"
                 )
 
+    def __repr__(self) -> str:
+        chains = len(np.unique(np.asarray(self.chain)))
+        several = f" of {chains} chains" if chains > 1 else ""
+        return f"Samples({num_parameters(self.like):,} parameters, {self.num_draws} draws{several})"
+
     @property
     def num_draws(self) -> int:
         return jax.tree.leaves(self.draws)[0].shape[0]
 
     @property
-    def like(self) -> Tree:
+    def like(self) -> PyTree:
         """A tree with the structure, shapes and dtypes of one params tree."""
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.draws
         )
 
-    def draw(self, index: int) -> Tree:
+    def draw(self, index: int) -> PyTree:
         """The params of one draw."""
-        return jax.tree.map(lambda leaf: leaf[index], self.draws)
+        return take_entry(self.draws, index)
 
-    def sample(self, count: int | None = None, *, key: jax.Array) -> Tree:
+    def take(self, indices: np.ndarray | slice) -> "Samples":
+        """The draws at these indices; a slice copies nothing."""
+        return Samples(*take_entry((self.draws, self.chain, self.state), indices))
+
+    def thin(self, count: int) -> "Samples":
+        """`count` draws at even steps through the set."""
+        if count == self.num_draws:
+            return self
+        return self.take(np.arange(count) * self.num_draws // count)
+
+    def of_chains(self, chains: Sequence[int]) -> list["Samples"]:
+        """The draws of some chains, one `Samples` for each run of draws; nothing is copied."""
+        wanted = np.flatnonzero(np.isin(np.asarray(self.chain), chains))
+        runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1) if len(wanted) else []
+        return [self.take(slice(int(run[0]), int(run[-1]) + 1)) for run in runs]
+
+    def sample(self, count: int | None = None, *, key: jax.Array) -> PyTree:
         """Draws chosen at random; without replacement while there are enough of them."""
         picks = self._picks(count, key=key)
-        return jax.tree.map(lambda leaf: leaf[picks], self.draws)
+        return take_entry(self.draws, picks)
 
-    def states(self, count: int | None = None, *, key: jax.Array) -> Tree:
+    def states(self, count: int | None = None, *, key: jax.Array) -> PyTree:
         """The running statistics that belong to `sample(count, key=key)`, or None."""
         picks = self._picks(count, key=key)
-        return jax.tree.map(lambda leaf: leaf[picks], self.state)
+        return take_entry(self.state, picks)
 
     def _picks(self, count: int | None, *, key: jax.Array) -> jax.Array:
         """Whole passes over the draws, each in an order of its own: no draw twice before all once.
@@ -92,13 +114,13 @@ class Samples:
         )
         return passes.reshape(-1)[:count]
 
-    def moments(self) -> tuple[Tree, Tree]:
+    def moments(self) -> tuple[PyTree, PyTree]:
         """Mean and (maximum-likelihood, 1/n) standard deviation of every coordinate."""
         mean = jax.tree.map(lambda leaf: leaf.mean(0), self.draws)
         std = jax.tree.map(lambda leaf: leaf.std(0), self.draws)
         return mean, std
 
-    def log_prob(self, params: Tree) -> jax.Array:
+    def log_prob(self, params: PyTree) -> jax.Array:
         del params
         raise TypeError(
             "Samples have no density; fit one first with compact(samples, symmetry=...)"

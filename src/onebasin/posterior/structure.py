@@ -10,10 +10,10 @@ from typing import Any
 
 import jax
 
-from onebasin.trees import Tree, first_difference, leaves_by_path, shapes_by_path
+from onebasin.trees import PyTree, first_difference, leaves_by_path, shapes_by_path, with_leaves
 
 
-def describe(tree: Tree) -> Any:
+def describe(tree: PyTree) -> Any:
     """A JSON value that `rebuild` turns back into the containers of `tree`."""
     if tree is None:
         return None
@@ -29,7 +29,7 @@ def describe(tree: Tree) -> Any:
     return {"paths": list(leaves_by_path(tree))}
 
 
-def rebuild(shape: Any, arrays: Mapping[str, Any], path: tuple[str, ...] = ()) -> Tree:
+def rebuild(shape: Any, arrays: Mapping[str, Any], path: tuple[str, ...] = ()) -> PyTree:
     """The tree that `describe` described, with the arrays stored under its key paths.
 
     What had containers of another kind comes back as a dictionary of its key paths.
@@ -51,11 +51,10 @@ def rebuild(shape: Any, arrays: Mapping[str, Any], path: tuple[str, ...] = ()) -
     raise ValueError(f"unknown container '{kind}'")
 
 
-def rebuild_like(like: Tree, arrays: Mapping[str, Any], lead: int) -> Tree:
+def rebuild_like(like: PyTree, arrays: Mapping[str, Any], lead: int) -> PyTree:
     """The stored arrays in the containers of `like`; an error names the leaf that differs."""
     given = {name: tuple(a.shape) for name, a in arrays.items()}
     difference = first_difference(shapes_by_path(like), given, lead)
     if difference:
         raise ValueError(f"the file does not fit the tree given as like=: {difference}")
-    names = list(leaves_by_path(like))
-    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in names])
+    return with_leaves(like, arrays)

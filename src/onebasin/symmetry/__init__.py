@@ -2,12 +2,14 @@
 
 from onebasin.symmetry.check import NotASymmetry as NotASymmetry
 from onebasin.symmetry.check import UncheckedWarning as UncheckedWarning
+from onebasin.symmetry.groups import Group as Group
+from onebasin.symmetry.groups import Place as Place
 from onebasin.symmetry.permutation import Permutation as Permutation
 from onebasin.symmetry.permutation import Transpositions as Transpositions
 from onebasin.symmetry.permutation import stack as stack
 from onebasin.symmetry.permutation import transpositions as transpositions
-from onebasin.symmetry.symmetry import Group as Group
-from onebasin.symmetry.symmetry import Place as Place
+from onebasin.symmetry.scale import ScaleSymmetry as ScaleSymmetry
+from onebasin.symmetry.scale import find_scales as find_scales
 from onebasin.symmetry.symmetry import Symmetry as Symmetry
 from onebasin.symmetry.tracing import NoRuleWarning as NoRuleWarning
 from onebasin.symmetry.tracing import find_symmetry as find_symmetry

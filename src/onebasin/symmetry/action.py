@@ -12,18 +12,18 @@ import numpy as np
 from jax.core import Tracer
 
 from onebasin.symmetry.layout import Layout, gather_index, moves
-from onebasin.trees import Tree, path_name
+from onebasin.trees import PyTree, path_name
 
 BLOCK_BYTES = 1 << 20  # few handovers of the interpreter between threads, and still in the cache
 PARALLEL_BYTES = 1 << 20  # below this, handing work to threads costs more than it saves
 
 
 def move_tree(
-    tree: Tree,
+    tree: PyTree,
     lead: int,
     layouts: Mapping[str, tuple[Layout, ...]],
     indices: Mapping[str, np.ndarray],
-) -> Tree:
+) -> PyTree:
     """Every leaf gathered along its axes by the groups' indices, after `lead` leading axes."""
     if lead == 0 and any(index.ndim == 2 for index in indices.values()):
         raise ValueError(

@@ -13,18 +13,19 @@ one for each group, as a control that shows the check could have failed.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
+from onebasin.networks import Apply
 from onebasin.symmetry.action import move_tree
+from onebasin.symmetry.groups import Group, Layouts, Place
 from onebasin.symmetry.layout import without
 from onebasin.symmetry.randomised import CannotRun, Outputs, Randomised
-from onebasin.symmetry.symmetry import Layouts, Place, Symmetry
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 # Rounding in double precision, amplified by a deep network, stays many orders below this;
 # a wrong place changes the outputs by about their own spread. Networks that compute in single
@@ -58,17 +59,20 @@ class Report:
 
 
 def check(
-    symmetry: Symmetry,
-    apply: Callable[..., Any],
-    params: Tree,
+    groups: Sequence[Group],
+    layouts: tuple[Layouts, Layouts],
+    apply: Apply,
+    params: PyTree,
     x: Any,
     *,
     key: jax.Array,
-    state: Tree = None,
+    state: PyTree | None = None,
     every_place: bool = True,
 ) -> Report:
-    """Raise `NotASymmetry` naming the group if any permutation changes the outputs."""
-    symmetry.check_shapes(params)
+    """Raise `NotASymmetry` naming the group if any permutation changes the outputs.
+
+    `layouts` are those of the params and of the running statistics.
+    """
     seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
     with jax.numpy_dtype_promotion("standard"):
         with jax.enable_x64(True):
@@ -77,19 +81,25 @@ def check(
                 network = Randomised(apply, params, x, state, double=True, rows=rows)
                 if network.accepts_operands():
                     try:
-                        return _check(symmetry, network, seed, every_place)
+                        return _check(groups, layouts, network, seed, every_place)
                     except CannotRun:
                         continue
         # Some networks insist on single precision, e.g. for the carry of a scan.
         network = Randomised(apply, params, x, state, double=False, rows=None)
         try:
-            return _check(symmetry, network, seed, every_place)
+            return _check(groups, layouts, network, seed, every_place)
         except CannotRun as error:
             raise NotASymmetry(str(error)) from None
 
 
-def _check(symmetry: Symmetry, network: Randomised, seed: list[int], every_place: bool) -> Report:
-    trials = [_Trial(symmetry, network, [*seed, i]) for i in range(2)]
+def _check(
+    groups: Sequence[Group],
+    layouts: tuple[Layouts, Layouts],
+    network: Randomised,
+    seed: list[int],
+    every_place: bool,
+) -> Report:
+    trials = [_Trial(layouts, network, [*seed, i]) for i in range(2)]
     tolerance = max(trial.tolerance for trial in trials)
     if tolerance > HOPELESS:
         raise NotASymmetry(
@@ -98,15 +108,15 @@ def _check(symmetry: Symmetry, network: Randomised, seed: list[int], every_place
             "a shallower network of the same kind"
         )
     rng = np.random.default_rng(seed)
-    cycles = {group.name: rng.permutation(group.size) for group in symmetry.groups}
+    cycles = {group.name: rng.permutation(group.size) for group in groups}
     moves = [
         {name: _cycle(order) for name, order in cycles.items()},
         {name: _swap(order) for name, order in cycles.items()},
     ]
     alone: dict[str, float] = {}
     left_out: dict[Place, float] = {}
-    identity = symmetry.identity().indices
-    for group in symmetry.groups:
+    identity = {group.name: np.arange(group.size) for group in groups}
+    for group in groups:
         moved = [{**identity, group.name: move[group.name]} for move in moves]
         changes = [t.change(m) for t, m in zip(trials, moved, strict=True)]
         alone[group.name] = max(changes)
@@ -145,8 +155,10 @@ def _check(symmetry: Symmetry, network: Randomised, seed: list[int], every_place
 class _Trial:
     """One random setting of a network's parameters, its outputs, and how far a move shifts them."""
 
-    def __init__(self, symmetry: Symmetry, network: Randomised, seed: list[int]) -> None:
-        self.symmetry, self.network = symmetry, network
+    def __init__(
+        self, layouts: tuple[Layouts, Layouts], network: Randomised, seed: list[int]
+    ) -> None:
+        self.layouts, self.network = layouts, network
         self.params, self.state, self.reference = network.settle(seed)
         # Rounding is as large as what a change of every parameter in its last digit does.
         nudged = network.run(network.nudged(self.params, seed), self.state)
@@ -154,8 +166,8 @@ class _Trial:
         self.tolerance = max(TOLERANCE[network.precision()], 100 * rounding)
 
     def change(self, indices: Mapping[str, np.ndarray], leaving_out: Place | None = None) -> float:
-        layouts = _leaving_out(self.symmetry.layouts, leaving_out, "params")
-        state_layouts = _leaving_out(self.symmetry.state_layouts, leaving_out, "state")
+        layouts = _leaving_out(self.layouts[0], leaving_out, "params")
+        state_layouts = _leaving_out(self.layouts[1], leaving_out, "state")
         moved: Outputs = self.network.run(
             move_tree(self.params, 0, layouts, indices),
             move_tree(self.state, 0, state_layouts, indices),

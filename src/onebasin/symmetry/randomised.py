@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from onebasin.trees import Tree, path_name
+from onebasin.trees import PyTree, path_name
 
 
 class CannotRun(ValueError):
@@ -57,9 +57,9 @@ class Randomised:
     def __init__(
         self,
         apply: Callable[..., Any],
-        params: Tree,
+        params: PyTree,
         x: Any,
-        state: Tree,
+        state: PyTree,
         *,
         double: bool,
         rows: int | None,
@@ -69,7 +69,7 @@ class Randomised:
         self.x = self._rows_of(_arrays(x), rows)
         self._jitted = jax.jit(apply)
 
-    def settle(self, seed: list[int]) -> tuple[Tree, Tree, Outputs]:
+    def settle(self, seed: list[int]) -> tuple[PyTree, PyTree, Outputs]:
         """Parameters at which the outputs tell something, and those outputs."""
         for strength, signs_kept in ((1.0, False), (0.1, False), (1.0, True)):
             params = self._moved(self.params, seed, strength, signs_kept)
@@ -82,11 +82,11 @@ class Randomised:
             "randomised parameters; call find_symmetry(..., check=False) and check it another way"
         )
 
-    def run(self, params: Tree, state: Tree) -> Outputs:
+    def run(self, params: PyTree, state: PyTree) -> Outputs:
         outputs = jax.tree.leaves(self._jitted(*self._operands(params, state)))
         return Outputs(tuple(_as_real(np.asarray(leaf)) for leaf in outputs if np.size(leaf)))
 
-    def nudged(self, params: Tree, seed: list[int]) -> Tree:
+    def nudged(self, params: PyTree, seed: list[int]) -> PyTree:
         """Every parameter changed by about one unit in its last place."""
         rng = np.random.default_rng([*seed, 1])
 
@@ -113,13 +113,13 @@ class Randomised:
         jaxpr = jax.make_jaxpr(self.apply)(*self._operands(*self._templates())).jaxpr
         return "float32" if _rounds_to_single(jaxpr) else "float64"
 
-    def _templates(self) -> tuple[Tree, Tree]:
+    def _templates(self) -> tuple[PyTree, PyTree]:
         def template(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(leaf.shape, self._dtype(leaf.dtype))
 
         return jax.tree.map(template, self.params), jax.tree.map(template, self.state)
 
-    def _operands(self, params: Tree, state: Tree) -> tuple[Any, ...]:
+    def _operands(self, params: PyTree, state: PyTree) -> tuple[Any, ...]:
         return (params, self.x) if self.state is None else (params, self.x, state)
 
     def _dtype(self, dtype: Any) -> Any:
@@ -127,7 +127,7 @@ class Randomised:
             return dtype
         return np.complex128 if jnp.issubdtype(dtype, jnp.complexfloating) else np.float64
 
-    def _moved(self, tree: Tree, seed: list[int], strength: float, signs_kept: bool) -> Tree:
+    def _moved(self, tree: PyTree, seed: list[int], strength: float, signs_kept: bool) -> PyTree:
         """Every leaf moved by about half its own size, or by 0.3 where it is all zeros.
 
         Running statistics include variances, which must keep their signs; so may parameters
@@ -176,7 +176,7 @@ class Randomised:
         return jax.tree.map(leaf, x)
 
 
-def _arrays(tree: Tree) -> Tree:
+def _arrays(tree: PyTree) -> PyTree:
     """Leaves as numpy arrays; shapes without numbers get numbers of a sensible size."""
 
     def leaf(path: Any, value: Any) -> np.ndarray:

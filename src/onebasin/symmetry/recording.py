@@ -23,7 +23,7 @@ from onebasin.symmetry.rules import Value
 from onebasin.symmetry.rules_control import body_of
 from onebasin.symmetry.symmetry import Symmetry
 from onebasin.symmetry.tracing import Traced, to_layout, trace_network
-from onebasin.trees import Tree
+from onebasin.trees import PyTree
 
 Site = tuple[int, ...]
 
@@ -58,10 +58,10 @@ class Recorder:
     def __init__(
         self,
         apply: Callable[..., Any],
-        params: Tree,
+        params: PyTree,
         x: Any,
         symmetry: Symmetry,
-        state: Tree = None,
+        state: PyTree = None,
     ) -> None:
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(x)):
             raise ValueError("recording needs a batch of numbers, not only its shape")
@@ -69,15 +69,15 @@ class Recorder:
         self.traced = trace_network(apply, params, x, state)
         self._names = _atoms_of_groups(self.traced, symmetry)
 
-    def units(self, params: Tree, state: Tree = None) -> dict[str, jax.Array]:
+    def units(self, params: PyTree, state: PyTree = None) -> dict[str, jax.Array]:
         """The units of every group that can be seen, after the nonlinearity, [units, data]."""
         return self._units(params, self.x, self._own(state))
 
-    def pre_activations(self, params: Tree, state: Tree = None) -> list[jax.Array]:
+    def pre_activations(self, params: PyTree, state: PyTree = None) -> list[jax.Array]:
         """For each of `layers`, its channels before the nonlinearity, [channels, observations]."""
         return self._pre_activations(params, self.x, self._own(state))
 
-    def contributions(self, params: Tree, x: Any, state: Tree = None) -> dict[str, jax.Array]:
+    def contributions(self, params: PyTree, x: Any, state: PyTree = None) -> dict[str, jax.Array]:
         """What each unit adds to every output on a batch, to first order: z·∂f/∂z, summed over
         wherever in the array the unit is, [units, outputs], for every group that can be seen.
 
@@ -108,7 +108,7 @@ class Recorder:
             recorded[name] = jax.numpy.concatenate(terms, axis=1)
         return recorded
 
-    def _own(self, state: Tree) -> Tree:
+    def _own(self, state: PyTree) -> PyTree:
         if (state is not None) != self.has_state:
             needed = "needs" if self.has_state else "has no"
             raise ValueError(f"this network {needed} running statistics; pass state accordingly")
@@ -149,7 +149,7 @@ class Recorder:
     def _units(self) -> Callable[..., dict[str, jax.Array]]:
         sources = self._sources()
 
-        def run(params: Tree, x: Any, state: Tree) -> dict[str, jax.Array]:
+        def run(params: PyTree, x: Any, state: PyTree) -> dict[str, jax.Array]:
             sites = [value.site for values in sources.values() for value in values]
             arrays = self.collect([s for s in sites if s is not None], params, x, state)
             recorded = {}
@@ -201,7 +201,7 @@ class Recorder:
     def _pre_activations(self) -> Callable[..., list[jax.Array]]:
         found = self.layers_with_results
 
-        def run(params: Tree, x: Any, state: Tree) -> list[jax.Array]:
+        def run(params: PyTree, x: Any, state: PyTree) -> list[jax.Array]:
             sites = [result.site for _, result in found if result.site is not None]
             arrays = self.collect(sites, params, x, state)
             rows = []
@@ -215,7 +215,7 @@ class Recorder:
         return jax.jit(run)
 
     def collect(
-        self, sites: Sequence[Site], params: Tree, x: Any, state: Tree
+        self, sites: Sequence[Site], params: PyTree, x: Any, state: PyTree
     ) -> dict[Site | None, Any]:
         """The arrays computed at these sites of the trace, in one run of the network."""
         operands = (params, x, state) if self.has_state else (params, x)
@@ -226,11 +226,11 @@ class Recorder:
 
 def record(
     apply: Callable[..., Any],
-    params: Tree,
+    params: PyTree,
     x: Any,
     symmetry: Symmetry,
     *,
-    state: Tree = None,
+    state: PyTree = None,
 ) -> dict[str, jax.Array]:
     """The units of every group after the nonlinearity on a batch, [units, observations]."""
     recorder = Recorder(apply, params, x, symmetry, state)

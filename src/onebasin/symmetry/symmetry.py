@@ -4,78 +4,22 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
+from onebasin.networks import NetworkLike, apply_of
+from onebasin.posterior.protocol import Posterior
 from onebasin.symmetry import permutation as perm
 from onebasin.symmetry.action import move_tree
-from onebasin.symmetry.layout import Fixed, Layout, Product, Units, describe, occurrences
+from onebasin.symmetry.check import Report, check
+from onebasin.symmetry.groups import Group, Layouts, find_groups
+from onebasin.symmetry.layout import Fixed, Layout, Product, Units
 from onebasin.symmetry.permutation import Permutation
-from onebasin.trees import Tree, first_difference, shapes_by_path
+from onebasin.trees import PyTree, first_difference, shapes_by_path
 
-Layouts = Mapping[str, tuple[Layout, ...]]  # key path of a leaf → the layout of each axis
-
-
-@dataclass(frozen=True)
-class Place:
-    """One place where the units of a group sit: positions along one axis of one leaf.
-
-    `positions` [size, m] holds, for each unit, the m positions along the axis that
-    move with it: m is 1 where the whole axis is the group's, and H·W where a
-    convolution's channels were flattened into a dense layer.
-    """
-
-    leaf: str
-    axis: int
-    positions: np.ndarray = field(repr=False, compare=False)
-    layout: str = ""
-    where: str = "params"
-    occurrence: int = 0  # which of the places along this axis it is
-    role: str = "other"
-    """What the axis does: "incoming" (of a kernel: it computes these units), "outgoing" (it reads
-    them), "add" (a bias or shift), "multiply" (a gain), or "other"."""
-
-    def rows(self, array: Any, lead: int = 0) -> Any:
-        """One row for each unit, [size, K], everything else flattened (after `lead` axes)."""
-        axis = self.axis + lead
-        size = len(self.positions)
-        moved = array.swapaxes(axis, lead) if axis != lead else array
-        kept = (slice(None),) * lead
-        return moved[(*kept, self._along)].reshape(*array.shape[:lead], size, -1)
-
-    @cached_property
-    def _along(self) -> slice | np.ndarray:
-        """All positions, unit by unit; a slice where they follow one another, which copies less."""
-        flat = self.positions.reshape(-1)
-        start = int(flat[0]) if len(flat) else 0
-        follow = np.array_equal(flat, np.arange(start, start + len(flat)))
-        return slice(start, start + len(flat)) if follow else flat
-
-    def __str__(self) -> str:
-        layout = f" ({self.layout})" if self.layout else ""
-        state = "state:" if self.where == "state" else ""
-        return f"{state}{self.leaf}[{self.axis}]{layout}"
-
-
-@dataclass(frozen=True)
-class Group:
-    """Hidden units that may be permuted together, and everywhere they sit."""
-
-    name: str
-    size: int
-    places: tuple[Place, ...]
-
-    @property
-    def quadratic(self) -> bool:
-        """Whether the group sits on two axes (or twice on one axis) of one array.
-
-        Twice on one axis is bilinear only as a product; one after the other is not, but
-        treating it as quadratic is safe: a linearised step is accepted only if it helps.
-        """
-        leaves = [(place.where, place.leaf) for place in self.places]
-        return len(set(leaves)) < len(leaves)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -102,24 +46,7 @@ class Symmetry:
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The groups in the order in which their first place appears in the layouts."""
-        sizes: dict[str, int] = {}
-        places: dict[str, list[Place]] = {}
-        for where, layouts in (("params", self.layouts), ("state", self.state_layouts)):
-            for leaf, axes in layouts.items():
-                for axis, layout in enumerate(axes):
-                    text = "" if isinstance(layout, Units) else describe(layout)
-                    for nth, (name, positions) in enumerate(occurrences(layout)):
-                        if sizes.setdefault(name, len(positions)) != len(positions):
-                            raise ValueError(
-                                f"group '{name}' has {sizes[name]} units in one place and "
-                                f"{len(positions)} on axis {axis} of '{leaf}'"
-                            )
-                        role = (
-                            self.roles.get((leaf, axis), "other") if where == "params" else "other"
-                        )
-                        place = Place(leaf, axis, positions, text, where, nth, role)
-                        places.setdefault(name, []).append(place)
-        return tuple(Group(name, sizes[name], tuple(places[name])) for name in sizes)
+        return find_groups(self.layouts, self.state_layouts, self.roles)
 
     def __getitem__(self, name: str) -> Group:
         for group in self.groups:
@@ -129,7 +56,7 @@ class Symmetry:
 
     @classmethod
     def by_hand(
-        cls, params: Tree, groups: Mapping[str, Sequence[tuple[Any, ...]]], state: Tree = None
+        cls, params: PyTree, groups: Mapping[str, Sequence[tuple[Any, ...]]], state: PyTree = None
     ) -> "Symmetry":
         """A symmetry written by hand: for each group its places (leaf, axis).
 
@@ -221,7 +148,7 @@ class Symmetry:
     def inverse(self, p: Permutation) -> Permutation:
         return perm.inverse(self.check_permutation(p))
 
-    def act(self, permutation: Permutation, target: Any) -> Any:
+    def act(self, permutation: Permutation, target: T) -> T:
         """Move params or any posterior: new[i] = old[p[i]] along every place of every group.
 
         A stacked permutation moves each draw of `Samples` by its own.
@@ -229,7 +156,7 @@ class Symmetry:
         if not isinstance(permutation, Permutation):
             raise ValueError(f"act needs a Permutation, got a {type(permutation).__name__}")
         indices = self.check_permutation(permutation).indices
-        if not hasattr(target, "relabel"):
+        if not isinstance(target, Posterior):
             self.check_shapes(target)
             return move_tree(target, 0, self.layouts, indices)
         self.check_shapes(target.like)
@@ -238,15 +165,31 @@ class Symmetry:
             lambda tree, lead: move_tree(tree, lead, self.state_layouts, indices),
         )
 
-    def act_on_state(self, permutation: Permutation, state: Tree) -> Tree:
+    def act_on_state(self, permutation: Permutation, state: PyTree) -> PyTree:
         """Move running statistics along with the units they belong to."""
         return move_tree(state, 0, self.state_layouts, self.check_permutation(permutation).indices)
 
-    def check(self, apply: Any, params: Tree, x: Any, *, key: jax.Array, state: Tree = None):
-        """Show on numbers that every group is a symmetry of `apply`; an error if one is not."""
-        from onebasin.symmetry.check import check  # the check itself uses this class
+    def check(
+        self,
+        network: NetworkLike,
+        params: PyTree,
+        x: Any,
+        *,
+        key: jax.Array,
+        state: PyTree | None = None,
+        every_place: bool = True,
+    ) -> Report:
+        """Show on numbers that every group is a symmetry of the network; an error if one is not.
 
-        return check(self, apply, params, x, key=key, state=state)
+        With `every_place` each place of a group is left out once, to see the outputs change;
+        without it one place of each group is enough.
+        """
+        self.check_shapes(params)
+        layouts = (self.layouts, self.state_layouts)
+        apply = apply_of(network)
+        return check(
+            self.groups, layouts, apply, params, x, key=key, state=state, every_place=every_place
+        )
 
     def check_permutation(self, p: Permutation) -> Permutation:
         """The permutation, or an error if it is not one of this symmetry's groups."""
@@ -265,7 +208,7 @@ class Symmetry:
         """The shape of every leaf of the params."""
         return {leaf: tuple(axis.size for axis in axes) for leaf, axes in self.layouts.items()}
 
-    def check_shapes(self, params: Tree) -> None:
+    def check_shapes(self, params: PyTree) -> None:
         """An error that names the leaf if these are not the params of this symmetry."""
         difference = first_difference(self.shapes, shapes_by_path(params))
         if difference:

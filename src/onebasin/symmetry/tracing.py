@@ -3,24 +3,34 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import partial_eval
 
+from onebasin.networks import Network, NetworkLike, apply_of
 from onebasin.symmetry import axes as ax
 from onebasin.symmetry import layout as lay
 from onebasin.symmetry import rules_indexing, rules_linear, rules_shape  # noqa: F401
 from onebasin.symmetry.axes import Atom, Axis
-from onebasin.symmetry.check import check as check_symmetry
 from onebasin.symmetry.rules import Trace, Value, fixed_shape
 from onebasin.symmetry.rules_control import run
 from onebasin.symmetry.symmetry import Symmetry
-from onebasin.trees import Tree, leaves_by_path
+from onebasin.trees import PyTree, leaves_by_path
 
 STATE = "\0state:"  # in front of key paths of running statistics while tracing
+
+
+@runtime_checkable
+class HasShapes(Protocol):
+    """What a `Problem` brings besides its function: the shapes of its params, and inputs."""
+
+    @property
+    def shapes(self) -> PyTree: ...
+    @property
+    def x(self) -> Any: ...
 
 
 class NoRuleWarning(UserWarning):
@@ -28,11 +38,11 @@ class NoRuleWarning(UserWarning):
 
 
 def find_symmetry(
-    apply: Callable[..., Any],
-    params: Tree,
-    x: Any,
+    network: NetworkLike,
+    params: PyTree = None,
+    x: Any = None,
     *,
-    state: Tree = None,
+    state: PyTree | None = None,
     check: bool = True,
 ) -> Symmetry:
     """The permutations of hidden units that leave `apply(params, x)` unchanged.
@@ -40,6 +50,12 @@ def find_symmetry(
     Found from the network alone, by tracing it on a batch `x` shaped like its inputs; with
     running statistics it is called as `apply(params, x, state)`. The result has been checked
     on numbers before it is returned (`check=False` leaves that out).
+
+    Args:
+      network: `apply(params, x)`, a `Network`, whose params and state are used unless others are
+        given, or a `Problem`, which also brings inputs.
+      params: the params; shapes alone (`jax.ShapeDtypeStruct`) will do.
+      x: a batch of inputs, or its shape.
 
     >>> import jax.numpy as jnp
     >>> def apply(params, x):
@@ -49,6 +65,14 @@ def find_symmetry(
     group   size  where it sits
     w1         3  w1[1], b1[0], w2[0]
     """
+    apply = apply_of(network)
+    if params is None and isinstance(network, Network):
+        params, state = network.params, network.state
+    if isinstance(network, HasShapes):
+        params = network.shapes if params is None else params
+        x = network.x[:2] if x is None else x
+    if params is None or x is None:
+        raise ValueError("find_symmetry needs the network's params and a batch of inputs x")
     traced = trace_network(apply, params, x, state)
     if traced.trace.unknown:
         names = ", ".join(sorted(traced.trace.unknown))
@@ -61,7 +85,7 @@ def find_symmetry(
     symmetry = traced.symmetry()
     if check and symmetry.groups:
         fixed = jax.random.key(0)  # the answer does not depend on it, only the check's numbers
-        check_symmetry(symmetry, apply, params, x, state=state, key=fixed, every_place=False)
+        symmetry.check(apply, params, x, state=state, key=fixed, every_place=False)
     return symmetry
 
 
@@ -127,7 +151,9 @@ def to_layout(axis: Axis, names: dict[Atom, str]) -> lay.Layout:
             return lay.Fixed(other.size)
 
 
-def trace_network(apply: Callable[..., Any], params: Tree, x: Any, state: Tree = None) -> Traced:
+def trace_network(
+    apply: Callable[..., Any], params: PyTree, x: Any, state: PyTree = None
+) -> Traced:
     """Follow every axis of the parameters from the input to the output."""
     named = leaves_by_path(params)
     if not named:

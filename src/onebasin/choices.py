@@ -1,0 +1,43 @@
+"""The names by which things are chosen, in Python and in the shell.
+
+Each is written here once; functions check against it and the command line lists it. This module
+imports nothing, so that help and mistakes in flags are instant.
+"""
+
+from typing import Literal, TypeAlias, get_args
+
+DataName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100"]
+SplitName: TypeAlias = Literal["train", "test"]
+NetworkName: TypeAlias = Literal["mlp", "lenet", "resnet20"]
+LikelihoodName: TypeAlias = Literal["categorical", "gaussian"]
+
+WeightObjective: TypeAlias = Literal["w2", "l2", "kl", "reverse-kl", "kl-reduced", "log-density"]
+DataObjective: TypeAlias = Literal["activations", "correlations"]
+ObjectiveName: TypeAlias = Literal[
+    "w2", "l2", "kl", "reverse-kl", "kl-reduced", "log-density", "activations", "correlations"
+]
+StartName: TypeAlias = Literal["auto", "forward", "identity", "random", "shaken"]
+OrderName: TypeAlias = Literal["forward", "backward", "alternate", "random"]
+
+RebaseName: TypeAlias = Literal[
+    "likelihood", "contributions", "chain", "barycentre", "anchor", "none"
+]
+FitTarget: TypeAlias = Literal["weights", "outputs"]
+PruningRule: TypeAlias = Literal["std", "snr", "magnitude"]
+PruningScope: TypeAlias = Literal["global", "layer"]
+
+PresetName: TypeAlias = Literal["toy", "cpu", "paper"]
+
+
+def check_choice(value: object, choices: object, what: str) -> None:
+    """Refuse a value that is not among the choices of one of the types above.
+
+    >>> check_choice("w3", WeightObjective, "objective")
+    Traceback (most recent call last):
+        ...
+    ValueError: there is no objective 'w3'; choose w2, l2, kl, reverse-kl, kl-reduced or log-density
+    """
+    known = get_args(choices)
+    if value not in known:
+        listed = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise ValueError(f"there is no {what} {value!r}; choose {listed}")

@@ -1,0 +1,42 @@
+"""Directions of the draws that carry the variance of the network's outputs.
+
+The leading directions of the weights are not those along which predictions vary. With outputs
+yᵢ of the n members on some inputs, centred, the eigenvectors V of the n × n matrix yyᵀ with the
+largest eigenvalues λ are: to first order in the weights, F = Vᵀx/√n are the `rank` directions
+in the span of the members that keep the most output variance, Σ_{r ≤ rank} λ_r of Σ λ_r. Scaled by
+τ = √(Σ λ / Σ_{r ≤ rank} λ) they carry all of it. Independent noise on the weights would only add
+to it, so the diagonal is left at its floor.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from onebasin.alignment.gaussian_fit import leading
+from onebasin.alignment.members import Members
+from onebasin.networks.network import Apply, forward
+from onebasin.trees import PyTree
+
+INPUTS = 1000  # of the batch, at most
+
+
+def output_directions(
+    members: Members, rank: int, apply: Apply, x: Any
+) -> tuple[np.ndarray, float]:
+    """V [members, rank], and τ."""
+    x = jax.tree.map(lambda leaf: np.asarray(leaf[:INPUTS]), x)
+
+    @jax.jit
+    def outputs(params: PyTree, state: PyTree) -> jax.Array:
+        found = jax.tree.leaves(forward(apply, params, x, state))
+        return jax.numpy.concatenate([leaf.reshape(-1) for leaf in found])
+
+    rows = [np.asarray(outputs(*members.point(i))) for i in range(len(members))]
+    centred = np.stack(rows) - np.mean(rows, axis=0)
+    gram = (centred @ centred.T).astype(np.float64)
+    directions = leading(gram, rank)
+    kept = float(np.einsum("ir,ij,jr->", directions, gram, directions))
+    if not kept > 0:
+        raise ValueError("the outputs of all members are the same on x; give other inputs")
+    return directions, float(np.sqrt(np.trace(gram) / kept))

@@ -1,0 +1,247 @@
+"""The loss and the log posterior on a plane in parameter space.
+
+Points of the plane are origin + a·u + b·v with u and v orthonormal, so distances on a figure
+are distances between parameters (up to the unit). Networks are made and run one at a time.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.data.examples import Examples, examples_of
+from onebasin.evaluation.streaming import cut
+from onebasin.likelihoods import Likelihood, LikelihoodLike
+from onebasin.networks.network import Apply, NetworkLike, apply_of, forward
+from onebasin.posterior import Posterior, Samples
+from onebasin.posterior.noise import normal_like
+from onebasin.problem import likelihood_for
+from onebasin.progress import Progress, reporting
+from onebasin.trees import PyTree, check_same_shapes, leaves_by_path, tree_dot, with_leaves
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """origin + a·u + b·v, with the coordinates of the points it was laid through.
+
+    `a` and `b` are distances in parameter space; for filter-normalised directions u and v are
+    not of unit length and coordinates are multiples of the filters' own norms.
+    """
+
+    origin: PyTree = field(repr=False)
+    u: PyTree = field(repr=False)
+    v: PyTree = field(repr=False)
+    points: np.ndarray
+    names: tuple[str, ...]
+    unit: str = "distance in parameter space"
+
+    def at(self, a: Any, b: Any) -> PyTree:
+        return _on_plane(self.origin, self.u, self.v, a, b)
+
+
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """Values on a grid of a plane: [len(b), len(a)], row by row of b.
+
+    `nll` is in nats per example on the data given. `log_posterior` is up to a constant, with
+    the likelihood of the data scaled to the whole training set; None if there was no prior.
+    """
+
+    plane: Plane = field(repr=False)
+    a: np.ndarray = field(repr=False)
+    b: np.ndarray = field(repr=False)
+    nll: np.ndarray = field(repr=False)
+    accuracy: np.ndarray = field(repr=False)
+    log_posterior: np.ndarray | None = field(repr=False)
+    num_examples: int
+
+    def summary(self) -> dict[str, Any]:
+        """The landscape as JSON-able numbers."""
+        log_posterior = None if self.log_posterior is None else self.log_posterior.tolist()
+        return {
+            "names": list(self.plane.names),
+            "points": self.plane.points.tolist(),
+            "unit": self.plane.unit,
+            "examples": self.num_examples,
+            "a": self.a.tolist(),
+            "b": self.b.tolist(),
+            "nll": self.nll.tolist(),
+            "accuracy": self.accuracy.tolist(),
+            "log_posterior": log_posterior,
+        }
+
+
+def plane_through(
+    points: Sequence[Any],
+    names: Sequence[str] = ("q0", "q1", "aligned q1"),
+    draw: int | None = None,
+) -> Plane:
+    """The plane through three points, by Gram–Schmidt.
+
+    A point is params, or a posterior: then its mean counts, or with `draw` that draw of Samples.
+    The first point is the origin and the second lies on the first axis.
+    """
+    if len(points) != 3 or len(names) != 3:
+        raise ValueError(f"a plane needs three points and their names, got {len(points)}")
+    origin, second, third = (_params(point, draw) for point in points)
+    for name, other in zip(names[1:], (second, third), strict=True):
+        check_same_shapes(origin, other, f"{name} is over other params than {names[0]} and")
+    to_second, to_third = _minus(second, origin), _minus(third, origin)
+    base = float(jnp.sqrt(tree_dot(to_second, to_second)))
+    if base == 0:
+        raise ValueError(f"{names[0]} and {names[1]} are the same point; they span no plane")
+    u = jax.tree.map(lambda leaf: leaf / base, to_second)
+    along = float(tree_dot(u, to_third))
+    rest = jax.tree.map(lambda leaf, d: leaf - along * d, to_third, u)
+    height = float(jnp.sqrt(tree_dot(rest, rest)))
+    if height <= 1e-6 * base:
+        raise ValueError(f"{names[2]} lies on the line of the other two; they span no plane")
+    v = jax.tree.map(lambda leaf: leaf / height, rest)
+    coordinates = np.array([[0.0, 0.0], [base, 0.0], [along, height]])
+    return Plane(origin, u, v, coordinates, tuple(names))
+
+
+def random_plane(
+    point: Any, *, key: jax.Array, filter_normalised: bool = True, draw: int | None = None
+) -> Plane:
+    """The plane through one point along two random directions.
+
+    With `filter_normalised` every filter (the weights into one unit, the last axis) of a
+    direction has the norm of the point's own (Li et al. 2018), which makes networks of
+    different scale comparable; otherwise directions are orthonormal.
+    """
+    origin = _params(point, draw)
+    u, v = (
+        _direction(origin, key=k, filter_normalised=filter_normalised)
+        for k in jax.random.split(key)
+    )
+    if not filter_normalised:
+        overlap = tree_dot(u, v)
+        v = jax.tree.map(lambda b, a: b - overlap * a, v, u)
+        size = jnp.sqrt(tree_dot(v, v))
+        v = jax.tree.map(lambda b: b / size, v)
+    unit = "multiples of the filters' norms" if filter_normalised else "distance"
+    return Plane(origin, u, v, np.zeros((1, 2)), ("centre",), unit)
+
+
+def landscape(
+    plane: Plane,
+    network: NetworkLike,
+    data: Examples,
+    *,
+    points: int = 25,
+    margin: float = 0.3,
+    extent: float = 1.0,
+    log_prior: Callable[[PyTree], jax.Array] | None = None,
+    likelihood_scale: float = 1.0,
+    num_train: int | None = None,
+    likelihood: LikelihoodLike | None = None,
+    state: PyTree | None = None,
+    batch_size: int | None = None,
+    progress: Progress = "auto",
+) -> Landscape:
+    """Loss, accuracy and log posterior on a `points` × `points` grid of the plane.
+
+    Args:
+      margin: how far the grid reaches past the plane's points, as a share of their extent.
+      extent: for a plane through one point, how far it reaches each way.
+      log_prior: `log_prior(params)`, such as a problem's; gives the log posterior
+        likelihood_scale · num_train · mean log likelihood + log prior.
+      num_train: to how many examples the likelihood of `data` is scaled; as many as given
+        by default.
+    """
+    if points < 2:
+        raise ValueError(f"a grid needs at least 2 points a side, got {points}")
+    x, y = examples_of(data)
+    apply = apply_of(network)
+    resolved = likelihood_for(network, likelihood)
+    blocks, _ = cut(apply, plane.origin, state, x, y, resolved, lambda _: 16, batch_size)
+    a, b = _axes(plane, points, margin, extent)
+    grid = [(i, j) for i in range(points) for j in range(points)]
+    loss, hits = np.zeros((points, points)), np.zeros((points, points))
+    priors = np.zeros((points, points))
+    prior = None if log_prior is None else jax.jit(log_prior)
+    parts = list(blocks) if len(x) <= blocks.rows else None
+    with reporting(progress) as report:
+        for done, (i, j) in enumerate(grid, start=1):
+            params = plane.at(a[j], b[i])
+            for xs, ys, real in parts or blocks:
+                log_p, hit = _score(apply, resolved, params, state, xs, ys)
+                loss[i, j] -= np.asarray(log_p)[:real].sum(dtype=np.float64)
+                hits[i, j] += np.asarray(hit)[:real].sum()
+            if prior is not None:
+                priors[i, j] = float(prior(params))
+            report("networks on the plane", done, len(grid))
+    loss /= len(x)
+    accuracy = hits / len(x) if resolved.classifies else np.full_like(hits, np.nan)
+    total = None
+    if prior is not None:
+        total = priors - likelihood_scale * (num_train or len(x)) * loss
+    return Landscape(plane, a, b, loss, accuracy, total, len(x))
+
+
+@partial(jax.jit, static_argnames=("apply", "likelihood"))
+def _score(
+    apply: Apply, likelihood: Likelihood, params: PyTree, state: PyTree, x: jax.Array, y: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    def batch(xy: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        outputs = forward(apply, params, xy[0], state)
+        log_p = likelihood(outputs, xy[1])
+        if not likelihood.classifies:
+            return log_p, jnp.zeros(len(log_p), bool)
+        return log_p, outputs.argmax(-1) == xy[1]
+
+    log_p, hits = jax.lax.map(batch, (x, y))
+    return log_p.reshape(-1), hits.reshape(-1)
+
+
+@jax.jit
+def _on_plane(origin: PyTree, u: PyTree, v: PyTree, a: Any, b: Any) -> PyTree:
+    return jax.tree.map(
+        lambda o, p, q: o + (jnp.asarray(a, o.dtype) * p + jnp.asarray(b, o.dtype) * q),
+        origin,
+        u,
+        v,
+    )
+
+
+def _axes(plane: Plane, points: int, margin: float, extent: float) -> tuple[np.ndarray, np.ndarray]:
+    if len(plane.points) == 1:
+        axis = np.linspace(-extent, extent, points)
+        return axis, axis.copy()
+    low, high = plane.points.min(axis=0), plane.points.max(axis=0)
+    room = margin * (high - low).max()
+    a, b = (np.linspace(lo - room, hi + room, points) for lo, hi in zip(low, high, strict=True))
+    return a, b
+
+
+def _params(point: Any, draw: int | None) -> PyTree:
+    if isinstance(point, Samples) and draw is not None:
+        if not 0 <= draw < point.num_draws:
+            raise ValueError(f"there is no draw {draw}; the Samples have {point.num_draws}")
+        return point.draw(draw)
+    return point.moments()[0] if isinstance(point, Posterior) else point
+
+
+def _minus(a: PyTree, b: PyTree) -> PyTree:
+    return jax.tree.map(jnp.subtract, with_leaves(b, leaves_by_path(a)), b)
+
+
+def _direction(like: PyTree, *, key: jax.Array, filter_normalised: bool) -> PyTree:
+    noise = normal_like(like, None, key=key)
+    if not filter_normalised:
+        size = jnp.sqrt(tree_dot(noise, noise))
+        return jax.tree.map(lambda e: e / size, noise)
+
+    def leaf(point: jax.Array, e: jax.Array) -> jax.Array:
+        if point.ndim < 2:
+            return jnp.zeros_like(point)  # biases and gains are left out, as in the paper
+        axes = tuple(range(point.ndim - 1))
+        norm = lambda w: jnp.sqrt(jnp.sum(w**2, axis=axes, keepdims=True))
+        return e * norm(point) / jnp.maximum(norm(e), 1e-30)
+
+    return jax.tree.map(leaf, like, noise)

@@ -1,0 +1,236 @@
+"""The stages that experiments share: fit, align, measure a path, predict."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from onebasin.alignment import align
+from onebasin.alignment.activations import objective_on
+from onebasin.alignment.frank_wolfe import FrankWolfe
+from onebasin.data import Split
+from onebasin.evaluation.profiles import profile
+from onebasin.experiments.setting import (
+    Setting,
+    dataset,
+    flops,
+    gradient_flops,
+    problem,
+    symmetry,
+)
+from onebasin.experiments.stage import File, Stage, Work, step
+from onebasin.inference.fitting import fit
+from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method
+from onebasin.paths import geodesic, mixture_path, repair
+from onebasin.posterior import load, save
+from onebasin.tensor_files import finite
+
+POSTERIOR = "posterior.safetensors"
+
+# Floating-point operations per second on the machine that `speed` compares with.
+TRAINING_RATE = {"mlp": 85e9, "lenet": 30e9, "resnet20": 31e9}
+FULL_BATCH_RATE = 140e9
+EVALUATION_RATE = {"mlp": 120e9, "lenet": 35e9, "resnet20": 35e9}
+OVERHEAD = 3.0  # seconds of compiling
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A posterior, or with `runs` so many independent ones in one program."""
+
+    setting: Setting
+    method: Method
+    seed: int = 0
+    runs: int | None = None
+
+    @property
+    def title(self) -> str:
+        times = "" if self.runs is None else f" × {self.runs}"
+        return f"{type(self.method).__name__}{times} of {self.setting.title}, seed {self.seed}"
+
+
+def fit_seconds(config: Fit) -> float:
+    setting, method = config.setting, config.method
+    one = gradient_flops(setting) * setting.num_train
+    match method:
+        case HMC() | NUTS():
+            steps = method.leapfrog_steps if isinstance(method, HMC) else 2**7
+            rounds = method.chains * (method.warmup + method.draws * method.thin) * steps
+            seconds = rounds * one / FULL_BATCH_RATE
+        case Ensemble():
+            seconds = method.members * method.epochs * one / TRAINING_RATE[setting.network]
+        case VI() | MAP():
+            seconds = method.epochs * one / TRAINING_RATE[setting.network]
+    return OVERHEAD + seconds * (config.runs or 1)
+
+
+@step(version=1, seconds=fit_seconds, resumes=True)
+def fit_posterior(config: Fit, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
+    """Fit; killed fits go on from their own checkpoints."""
+    del inputs
+    found = fit(
+        problem(config.setting),
+        config.method,
+        key=jax.random.key(config.seed),
+        runs=config.runs,
+        out=work.folder / POSTERIOR,
+        history=work.folder / "history.jsonl",
+        resume=True,
+        progress=work.progress,
+    )
+    results = found if isinstance(found, list) else [found]
+    plain = int | float | str
+    runs = [
+        {
+            "stats": {k: v for k, v in r.stats.items() if isinstance(v, plain)},
+            "last": r.history[-1] if r.history else {},
+        }
+        for r in results
+    ]
+    return finite({"runs": runs})
+
+
+def fits(
+    setting: Setting, method: Method, count: int, *, seed: int = 0, together: int = 0
+) -> list[File]:
+    """The files of `count` independent posteriors.
+
+    Each is a stage of its own, shared with every experiment that needs it. Or `together` of them
+    come from one program: quicker where compiling takes longer than fitting, and where a fit alone
+    leaves some of the cores waiting.
+    """
+    if 0 < together < count:
+        raise ValueError(
+            f"{count} posteriors are needed and {together} are fitted together; fit as many, or 0"
+        )
+    if together:
+        stage = Stage(fit_posterior, Fit(setting, method, seed, together))
+        return [stage[f"posterior-{run}.safetensors"] for run in range(count)]
+    stages = [Stage(fit_posterior, Fit(setting, method, seed + run)) for run in range(count)]
+    return [stage[POSTERIOR] for stage in stages]
+
+
+@dataclass(frozen=True)
+class Align:
+    """Bring posterior `q1` to `q0`."""
+
+    setting: Setting
+    objective: Literal[
+        "w2", "l2", "kl", "reverse-kl", "kl-reduced", "activations", "correlations"
+    ] = "w2"
+    random_starts: int = 0
+    """So many random starts beside the usual one; the best end is kept."""
+    activation_start: bool = False
+    """Also start from where activations on data match best."""
+    search: bool = False
+    """Go on by Frank and Wolfe's method where descent gets stuck."""
+    examples: int = 1000
+    """Training images on which activations are taken."""
+    seed: int = 0
+
+    @property
+    def title(self) -> str:
+        extras = [self.objective]
+        if self.random_starts:
+            extras.append(f"{self.random_starts} random starts")
+        if self.activation_start:
+            extras.append("activation start")
+        if self.search:
+            extras.append("Frank–Wolfe")
+        return f"{', '.join(extras)}, {self.setting.title}"
+
+
+@step(version=1, seconds=lambda config: 2.0 + 20 * config.search + 2 * config.random_starts)
+def align_posterior(config: Align, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
+    task, sym = problem(config.setting), symmetry(config.setting)
+    q0, q1 = (load(inputs[name], like=task.shapes) for name in ("q0", "q1"))
+    images = task.x[: config.examples]
+    starts: list[Any] = ["auto", *["random"] * config.random_starts]
+    if config.activation_start:
+        starts.append(objective_on("activations", task.apply, images))
+    found = align(
+        q1,
+        to=q0,
+        symmetry=sym,
+        objective=objective_on(config.objective, task.apply, images),
+        starts=starts,
+        search=FrankWolfe() if config.search else None,
+        key=jax.random.key(config.seed),
+    )
+    save(work.folder / POSTERIOR, found.posterior, network=task.network, aligned_by=config.title)
+    return {
+        "objective": config.objective,
+        "distance_before": found.distance_before,
+        "distance_after": found.distance_after,
+        "transpositions": int(found.transpositions.total),
+        "units": sum(group.size for group in sym.groups),
+        "converged": found.converged,
+        "sweeps": found.sweeps,
+        "seconds": found.seconds,
+        "starts": [{"name": s.name, "score": float(s.score)} for s in found.starts],
+    }
+
+
+def aligned(config: Align, q0: File, q1: File) -> Stage:
+    return Stage(align_posterior, config, {"q0": q0, "q1": q1})
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The loss along a path from `q0` to `q1`."""
+
+    setting: Setting
+    path: Literal["geodesic", "repaired", "mixture"] = "geodesic"
+    split: Literal["train", "test"] = "test"
+    examples: int | None = None
+    """The first so many; all of them if None."""
+    points: int = 25
+    num_samples: int = 128
+    repair_examples: int = 1000
+    seed: int = 0
+
+    @property
+    def num_examples(self) -> int:
+        whole = self.setting.num_test if self.split == "test" else self.setting.num_train
+        return min(self.examples or whole, whole)
+
+    @property
+    def title(self) -> str:
+        return (
+            f"{self.path} on {self.num_examples:,} {self.split} images, {self.points} points × "
+            f"{self.num_samples} draws, {self.setting.title}"
+        )
+
+
+def measure_seconds(config: Measure) -> float:
+    draws = config.num_samples + 1
+    points = {"geodesic": config.points, "repaired": 2 * config.points, "mixture": 2}[config.path]
+    work = points * draws * config.num_examples * flops(config.setting)
+    return OVERHEAD + work / EVALUATION_RATE[config.setting.network]
+
+
+@step(version=1, seconds=measure_seconds)
+def measure_path(config: Measure, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
+    """The summary of a profile; of a repaired path, with the plain one's inside."""
+    task, data = problem(config.setting), dataset(config.setting.data)
+    q0, q1 = (load(inputs[name], like=task.shapes) for name in ("q0", "q1"))
+    split = data.test if config.split == "test" else Split(task.x, task.y)
+    path: Any = mixture_path(q0, q1) if config.path == "mixture" else geodesic(q0, q1)
+    if config.path == "repaired":
+        images = task.x[: config.repair_examples]
+        path = repair(path, task.apply, images, symmetry=symmetry(config.setting))
+    found = profile(
+        path,
+        task.apply,
+        split.first(config.examples),
+        key=jax.random.key(config.seed),
+        points=config.points,
+        num_samples=config.num_samples,
+        progress=work.progress,
+    )
+    return finite(found.summary())
+
+
+def measured(config: Measure, q0: File, q1: File, **changes: Any) -> Stage:
+    return Stage(measure_path, replace(config, **changes), {"q0": q0, "q1": q1})

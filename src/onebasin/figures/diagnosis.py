@@ -1,0 +1,160 @@
+"""Figures of diagnosis and pruning: R-hat, projections, σ, accuracy against what is kept."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+
+from onebasin.diagnosis.chains import Diagnosis
+from onebasin.diagnosis.geometry import Geometry
+from onebasin.figures.style import COLOURS, COLUMN, DASHES, MARKERS, PAGE, paper, series
+from onebasin.pruning import PruningCurve
+
+GOOD_RHAT = 1.05
+
+
+def rhat_figure(found: Diagnosis) -> Figure:
+    """The share of weights whose R-hat is at most so large: before, after, and for the null."""
+    with paper():
+        figure = Figure(figsize=(COLUMN, 2.4), layout="constrained")
+        _rhat(figure.subplots(), found)
+    return figure
+
+
+def projection_figure(found: Diagnosis) -> Figure:
+    """The draws in their two principal directions, by chain, before and after alignment."""
+    with paper():
+        figure = Figure(figsize=(PAGE, 2.7), layout="constrained")
+        views = {"before": found.before, "after": found.after, "null, aligned": found.null}
+        for ax, (name, view) in zip(figure.subplots(1, 3), views.items(), strict=True):
+            _projection(ax, view.geometry, found.chain, name)
+        _chain_legend(figure, found.chain)
+    return figure
+
+
+def sigma_figure(found: Diagnosis | Mapping[str, np.ndarray]) -> Figure:
+    """Histograms of the weights' standard deviations: before and after alignment, or by name."""
+    with paper():
+        figure = Figure(figsize=(COLUMN, 2.4), layout="constrained")
+        _sigma(figure.subplots(), found if isinstance(found, Mapping) else _both(found))
+    return figure
+
+
+def diagnosis_figure(found: Diagnosis) -> Figure:
+    """R-hat, σ, and projections before and after, on one page."""
+    with paper():
+        figure = Figure(figsize=(PAGE, 5.2), layout="constrained")
+        (rhat, sigma), (before, after) = figure.subplots(2, 2)
+        _rhat(rhat, found)
+        _sigma(sigma, _both(found))
+        _projection(before, found.before.geometry, found.chain, "before")
+        _projection(after, found.after.geometry, found.chain, "after")
+        _chain_legend(figure, found.chain)
+    return figure
+
+
+def _rhat(ax: Any, found: Diagnosis) -> None:
+    views = {"before": found.before, "after": found.after, "null, aligned": found.null}
+    top = max(np.nanquantile(v.weights.rhat, 0.999) for v in views.values())
+    for i, (name, view) in enumerate(views.items()):
+        values = np.sort(view.weights.rhat[np.isfinite(view.weights.rhat)])
+        share = np.arange(1, len(values) + 1) / len(values)
+        label = f"{name}: median {np.median(values):.2f}"
+        ax.step(values, share, where="post", color=COLOURS[i], linestyle=DASHES[i], label=label)
+    ax.axvline(GOOD_RHAT, color="#888888", linewidth=0.6)
+    ax.set_xscale("log")
+    ax.set_xlim(0.98, top)
+    ticks = [t for t in (1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20) if t <= top]
+    ticks = ticks if top < 2 else [t for t in ticks if t not in (1.1, 1.2)]
+    ax.xaxis.set_major_locator(FixedLocator(ticks))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    ax.set_ylim(0, 1.01)
+    ax.set_xlabel(r"$\hat{R}$ of a weight (line: 1.05)")
+    ax.set_ylabel("share of weights below")
+    ax.legend(loc="lower right")
+
+
+def _both(found: Diagnosis) -> dict[str, np.ndarray]:
+    return {"$q_d$, before": found.before.sigma, "$q_r$, after": found.after.sigma}
+
+
+def _sigma(ax: Any, sigmas: Mapping[str, np.ndarray]) -> None:
+    high = max(np.quantile(sigma, 0.9999) for sigma in sigmas.values())
+    low = min(np.quantile(sigma, 0.0001) for sigma in sigmas.values())
+    edges = np.linspace(max(low, 0.0) * 0.95, high * 1.02, 80)
+    tallest = 0.0
+    for i, (name, sigma) in enumerate(sigmas.items()):
+        counts, _ = np.histogram(sigma, edges)
+        tallest = max(tallest, counts.max() / len(sigma))
+        label = f"{name}: median {np.median(sigma):.3g}"
+        ax.stairs(
+            counts / len(sigma), edges, color=COLOURS[i], linestyle=DASHES[i], label=label,
+            fill=False, linewidth=1.2,
+        )  # fmt: skip
+    ax.set_xlabel("standard deviation σ of a weight")
+    ax.set_ylabel("share of weights")
+    ax.set_ylim(0, (1.1 + 0.1 * len(sigmas)) * tallest)  # room for the names
+    ax.legend()
+
+
+def _projection(ax: Any, found: Geometry, chain: np.ndarray, name: str) -> None:
+    for i, one in enumerate(np.unique(chain)):
+        own = chain == one
+        k = i % len(COLOURS)
+        ax.plot(
+            *found.scores[own, :2].T, linestyle="none", marker=MARKERS[k], markersize=3,
+            markerfacecolor="none", markeredgewidth=0.6, color=COLOURS[k],
+        )  # fmt: skip
+    ax.set_title(
+        f"{name}: {100 * found.between:.1f} % between chains\n"
+        f"(one law: {100 * found.between_expected:.1f} %)"
+    )
+    for axis, share in zip((ax.set_xlabel, ax.set_ylabel), found.explained, strict=False):
+        number = "first" if axis == ax.set_xlabel else "second"
+        axis(f"{number} direction ({100 * share:.1f} %)")
+    ax.set_aspect("equal", adjustable="datalim")
+
+
+def _chain_legend(figure: Figure, chain: np.ndarray) -> None:
+    from matplotlib.lines import Line2D
+
+    names = np.unique(chain)[:12]
+    handles = [
+        Line2D(
+            [],
+            [],
+            linestyle="none",
+            marker=MARKERS[i % len(MARKERS)],
+            markerfacecolor="none",
+            markeredgewidth=0.6,
+            color=COLOURS[i % len(COLOURS)],
+            label=f"chain {name}",
+        )
+        for i, name in enumerate(names)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6))
+
+
+def pruning_figure(curves: Mapping[str, PruningCurve]) -> Figure:
+    """Accuracy of the pruned mean network against the share of weights kept."""
+    if not curves:
+        raise ValueError("there is no pruning curve to draw")
+    with paper():
+        figure = Figure(figsize=(COLUMN, 2.5 + 0.1 * len(curves)), layout="constrained")
+        ax = figure.subplots()
+        for i, (name, curve) in enumerate(curves.items()):
+            ax.plot(100 * curve.kept, 100 * curve.accuracy, label=name, **series(i))
+        lowest = min(float(curve.kept.min()) for curve in curves.values())
+        ax.set_xscale("log")
+        ax.set_xlim(100, 90 * lowest)  # from all weights to few, as one prunes
+        ticks = [t for t in (100, 50, 20, 10, 5, 2, 1) if t >= 90 * lowest]
+        ax.xaxis.set_major_locator(FixedLocator(ticks))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        ax.set_xlabel("weights kept (%)")
+        ax.set_ylabel("accuracy of the mean network (%)")
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure

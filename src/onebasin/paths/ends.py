@@ -1,0 +1,55 @@
+"""What all paths share: the interval, and ends that belong together."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from onebasin.posterior import LowRank, MeanField, Mixture, Samples
+from onebasin.trees import PyTree, check_same_shapes, shapes_by_path
+
+KINDS = (MeanField, Samples, LowRank, Mixture)
+
+
+def check_t(t: Any) -> float:
+    """Refuse a t outside [0, 1]."""
+    value = float(t)
+    if math.isnan(value) or not 0.0 <= value <= 1.0:
+        raise ValueError(f"a path is defined for t in [0, 1], got t = {value:g}")
+    return value
+
+
+def check_ends(q0: Any, q1: Any) -> None:
+    """Refuse ends that are no posteriors, or posteriors over different params."""
+    for name, q in (("q0", q0), ("q1", q1)):
+        if not isinstance(q, KINDS):
+            raise ValueError(
+                f"{name} is a {type(q).__name__}; a path needs a MeanField, Samples, LowRank or "
+                "Mixture at each end (for plain params use line)"
+            )
+    check_same_shapes(q0.like, q1.like, "q1 is over other params than q0 and")
+
+
+def check_states(state0: PyTree, state1: PyTree) -> None:
+    """Refuse ends of which only one has running statistics, or whose statistics differ."""
+    if (state0 is None) != (state1 is None):
+        which = "q0" if state1 is None else "q1"
+        raise ValueError(
+            f"only {which} has running statistics (state); give both ends theirs, or neither"
+        )
+    if state0 is not None and shapes_by_path(state0) != shapes_by_path(state1):
+        raise ValueError("the running statistics of q0 and q1 have different shapes")
+
+
+def lerp(t: Any, start: PyTree, end: PyTree) -> PyTree:
+    """(1−t)·start + t·end, leaf by leaf; exact at both ends. Integers stay as at the start."""
+
+    def leaf(a: Any, b: Any) -> Any:
+        a, b = jnp.asarray(a), jnp.asarray(b)
+        if not jnp.issubdtype(a.dtype, jnp.inexact):
+            return a
+        weight = jnp.asarray(t, a.dtype)
+        return (1 - weight) * a + weight * b
+
+    return jax.tree.map(leaf, start, end)

@@ -1,0 +1,112 @@
+"""Pruned params, in memory and on disk: the kept values and where they stand, nothing else.
+
+For every leaf the file has `indices/<key path>`, the positions of the kept values in the
+flattened leaf (the smallest unsigned type that holds them), and `values/<key path>`. The header
+has the leaves' shapes, the tree's containers, the network's config and free provenance.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.posterior.structure import describe, rebuild
+from onebasin.tensor_files import (
+    Pathlike,
+    TensorFileError,
+    check_new,
+    read_tensors,
+    to_json,
+    write_tensors,
+)
+from onebasin.trees import PyTree, leaves_by_path, num_parameters, shapes_by_path, with_leaves
+
+FORMAT = "onebasin-sparse"
+VERSION = "1"
+
+
+@dataclass(frozen=True, eq=False)
+class Pruned:
+    """Params with zeros where weights were pruned, and the mask of what was kept."""
+
+    params: PyTree = field(repr=False)
+    mask: PyTree = field(repr=False)
+    kept: float
+    """The share of all parameters that was kept."""
+    by: str
+    scope: str
+
+    def __repr__(self) -> str:
+        size = num_parameters(self.params)
+        return f"Pruned({self.kept:.3g} of {size:,} parameters kept by {self.by}, {self.scope})"
+
+
+@dataclass(frozen=True, eq=False)
+class SparseFile:
+    """A pruned network read back: dense params and mask, and what the file says of itself."""
+
+    pruned: Pruned
+    network: dict[str, Any] | None
+    provenance: dict[str, Any] = field(repr=False)
+
+
+def save_sparse(
+    path: Pathlike,
+    pruned: Pruned,
+    *,
+    network: dict[str, Any] | None = None,
+    overwrite: bool = False,
+    **provenance: Any,
+) -> Path:
+    """Write only the kept values and their positions; the file appears whole or not at all."""
+    path = check_new(path, overwrite=overwrite)
+    masks = leaves_by_path(pruned.mask)
+    tensors: dict[str, np.ndarray] = {}
+    for name, leaf in leaves_by_path(pruned.params).items():
+        places = np.flatnonzero(np.asarray(masks[name]))
+        tensors[f"indices/{name}"] = places.astype(np.min_scalar_type(max(np.size(leaf) - 1, 0)))
+        tensors[f"values/{name}"] = np.asarray(leaf).reshape(-1)[places]
+    content = {
+        "tree": describe(pruned.params),
+        "shapes": shapes_by_path(pruned.params),
+        "kept": pruned.kept,
+        "by": pruned.by,
+        "scope": pruned.scope,
+    }
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "content": to_json(content, "content"),
+        "network": to_json(network, "network"),
+        "provenance": to_json(provenance, "provenance"),
+    }
+    write_tensors(path, tensors, header)
+    return path
+
+
+def load_sparse(path: Pathlike) -> SparseFile:
+    """Read a pruned network back into dense params, zeros where nothing was kept."""
+    header, tensors = read_tensors(path)
+    metadata = header.metadata
+    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+        raise TensorFileError(
+            f"{path} is not a sparse file of version {VERSION}; `onebasin prune` writes them"
+        )
+    content = header.json("content")
+    try:
+        leaves, masks = {}, {}
+        for name, shape in content["shapes"].items():
+            places, values = tensors[f"indices/{name}"], tensors[f"values/{name}"]
+            dense = np.zeros(int(np.prod(shape)), values.dtype)
+            mask = np.zeros(len(dense), bool)
+            dense[places], mask[places] = values, True
+            leaves[name] = jnp.asarray(dense.reshape(shape))
+            masks[name] = jnp.asarray(mask.reshape(shape))
+        params = rebuild(content["tree"], leaves)
+        mask = with_leaves(params, masks)
+        pruned = Pruned(params, mask, content["kept"], content["by"], content["scope"])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise TensorFileError(f"{path} is damaged: {error!r}") from None
+    return SparseFile(pruned, header.json("network"), header.json("provenance"))

@@ -1,0 +1,165 @@
+"""How far a long computation has come: a bar on a terminal or in a notebook, lines elsewhere.
+
+Every function that may take more than two seconds has one argument for this, `progress`: a style,
+or a function that is called with what is being done, how much of it is done, and out of how much.
+"""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias, get_args
+
+ProgressStyle: TypeAlias = Literal["auto", "bar", "plain", "silent"]
+Callback: TypeAlias = Callable[[str, int, int], None]
+Progress: TypeAlias = ProgressStyle | Callback
+"""A style, or a function of (what, done, total)."""
+
+DELAY = 2.0  # seconds before the first sign, unless there are figures to show
+INTERVAL = 5.0  # seconds between two plain lines
+
+
+class Reporter:
+    """What a computation reports to: `report(what, done, total, figures)`.
+
+    A reporter is a `Callback`, so it can be passed on as the `progress` of an inner function.
+    """
+
+    def __call__(self, what: str, done: int, total: int, figures: str = "") -> None:
+        del what, done, total, figures
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+@contextmanager
+def reporting(progress: Progress) -> Iterator[Reporter]:
+    """The reporter that `progress` asks for, closed at the end.
+
+    >>> seen = []
+    >>> with reporting(lambda what, done, total: seen.append((what, done, total))) as report:
+    ...     report("draws", 1, 2)
+    >>> seen
+    [('draws', 1, 2)]
+    """
+    check_progress(progress)
+    if isinstance(progress, Reporter):
+        yield progress
+        return
+    reporter = _Forward(progress) if callable(progress) else _styled(progress)
+    try:
+        yield reporter
+    finally:
+        reporter.close()
+
+
+def check_progress(progress: object) -> None:
+    """Refuse what is neither a style nor a function, before any work is done."""
+    if not callable(progress) and progress not in get_args(ProgressStyle):
+        styles = ", ".join(repr(style) for style in get_args(ProgressStyle))
+        raise ValueError(f"progress must be one of {styles} or a function, got {progress!r}")
+
+
+def clock(seconds: float) -> str:
+    """A duration as h:mm:ss.
+
+    >>> clock(3723), clock(75)
+    ('1:02:03', '1:15')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _styled(style: ProgressStyle) -> Reporter:
+    if style == "auto":
+        style = "bar" if sys.stderr.isatty() or _in_notebook() else "plain"
+    return {"bar": _Bar, "plain": _Lines, "silent": Reporter}[style]()
+
+
+def _in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class _Forward(Reporter):
+    """Hands everything but the figures to the caller's own function."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+
+    def __call__(self, what: str, done: int, total: int, figures: str = "") -> None:
+        del figures
+        self.callback(what, done, total)
+
+
+class _Lines(Reporter):
+    """A line on standard error every few seconds."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.last = -INTERVAL
+        self.first: dict[str, tuple[float, int]] = {}  # when and where each `what` began
+
+    def __call__(self, what: str, done: int, total: int, figures: str = "") -> None:
+        now = time.monotonic() - self.began
+        since, start = self.first.setdefault(what, (now, done))
+        ended = done >= total and (bool(figures) or now >= DELAY)
+        due = now - self.last >= INTERVAL and (bool(figures) or now >= DELAY)
+        if not (ended or due):
+            return
+        self.last = now
+        left = (now - since) / max(done - start, 1) * (total - done)
+        line = f"{what}: {done}/{total}  {clock(left)} left  {figures}".rstrip()
+        width = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(line)
+        print(line[:width], file=sys.stderr, flush=True)
+
+
+class _Bar(Reporter):
+    """Rich's bar, also in a notebook's cell; one task at a time."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.bar: Any = None
+        self.task: Any = None
+        self.what = ""
+
+    def __call__(self, what: str, done: int, total: int, figures: str = "") -> None:
+        if self.bar is None:
+            if not figures and time.monotonic() - self.began < DELAY:
+                return
+            self.bar = _rich_bar()
+            self.bar.start()
+        if what != self.what:
+            if self.task is not None:
+                self.bar.remove_task(self.task)
+            self.what, self.task = what, self.bar.add_task(what, total=total, figures="")
+        self.bar.update(self.task, completed=done, total=total, figures=figures)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def _rich_bar() -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+
+    # What must be read comes first; on a narrow terminal the figures are cut, not the time.
+    return Progress(
+        TextColumn("{task.description}"),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        BarColumn(bar_width=12),
+        TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, ratio=1)),
+        console=Console(stderr=True),
+        expand=True,
+    )

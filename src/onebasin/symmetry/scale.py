@@ -1,0 +1,249 @@
+"""The scale symmetry of positively homogeneous hidden units, and its canonical balance.
+
+If a unit's nonlinearity has φ(cz) = cφ(z) for c > 0 (ReLU, leaky ReLU, max pooling, none at all),
+multiplying what computes the unit (incoming weights and bias) by c and what reads it by 1/c
+changes nothing. Which groups of a network are so is not read off its code but shown on numbers:
+parameters randomised, double precision, random factors, and the outputs must stay. All units of
+a group are alike, because any of them can be permuted into any other, so the check is by group.
+
+Balancing takes every unit to where its incoming and outgoing weights have the same norm. Let t be
+the logarithms of all factors. The sum of squares of all weights,
+
+    Φ(t) = Σ_w w² exp(2 a_wᵀt),   a_w = +1 for units that w computes, −1 for units that w reads,
+
+is convex, and ∂Φ/∂tᵤ = 2(‖in‖² − ‖out‖²): the balance is where the sum of squares is least, that
+is, the point of the orbit that a Gaussian prior likes best. Along a path of weights from the
+input (or a bias) to the output the a_w add up to zero, so in any direction t ≠ 0 some weight
+grows and Φ → ∞: if every unit lies on such a path of weights that are not zero, the balance
+exists and is unique, whatever the order of the steps. The step cᵤ = √(‖out‖/‖in‖) solves for one
+unit exactly; groups are visited until nothing changes. With one hidden layer one visit does it.
+Being unique, the balance commutes with permutations and balancing twice is balancing once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from onebasin.posterior.protocol import Posterior
+from onebasin.symmetry.check import ROWS, TOLERANCE
+from onebasin.symmetry.groups import Group
+from onebasin.symmetry.randomised import CannotRun, Randomised
+from onebasin.symmetry.symmetry import Symmetry
+from onebasin.symmetry.tracing import find_symmetry
+from onebasin.trees import PyTree, leaves_by_path, path_name
+
+Scales = Mapping[str, np.ndarray]  # for each group the factors of its units, [units] or [n, units]
+EXPONENTS = {"incoming": 1, "add": 1, "outgoing": -1}
+MAX_VISITS = 1000
+CLOSE = 1e-13  # largest |log c| of a visit to all groups at which the balance is reached
+
+
+@dataclass(frozen=True)
+class Site:
+    """An axis of a leaf along which the units of a group are scaled, by c or by 1/c."""
+
+    leaf: str
+    axis: int
+    length: int
+    positions: np.ndarray
+    exponent: int
+
+
+@dataclass(frozen=True)
+class ScaleSymmetry:
+    """The groups whose units may be scaled, and where; made and checked by `find_scales`."""
+
+    sites: Mapping[str, tuple[Site, ...]]
+    left_out: Mapping[str, str]
+    """Groups that are not scaled, with the reason."""
+
+    def balance(self, params: PyTree) -> Scales:
+        """The factors that bring one params tree into balance."""
+        return self._balance({k: np.asarray(leaf) for k, leaf in leaves_by_path(params).items()})
+
+    def balance_all(self, members: Iterable[Mapping[str, np.ndarray]]) -> Scales:
+        """The factors of every member, given by its leaves, stacked."""
+        found = [self._balance(leaves) for leaves in members]
+        return {name: np.stack([scales[name] for scales in found]) for name in self.sites}
+
+    def act(self, scales: Scales, target: Any) -> Any:
+        """Scale params or a posterior; factors [n, units] scale every draw by its own."""
+        along = self.along_axes(scales)
+        if isinstance(target, Posterior):
+            return target.relabel(lambda tree, lead: _scaled(along, tree, lead))
+        return _scaled(along, target, 0)
+
+    @staticmethod
+    def inverse(scales: Scales) -> Scales:
+        """The factors that undo these."""
+        return {name: 1 / factors for name, factors in scales.items()}
+
+    def along_axes(self, scales: Scales) -> dict[str, list[tuple[int, np.ndarray]]]:
+        """For each leaf its scaled axes, with a factor for every position, […, length]."""
+        found: dict[str, dict[int, np.ndarray]] = {}
+        for name, sites in self.sites.items():
+            own = np.asarray(scales[name], np.float64)
+            for site in sites:
+                blank = np.ones((*own.shape[:-1], site.length))
+                factors = found.setdefault(site.leaf, {}).setdefault(site.axis, blank)
+                factors[..., site.positions] = own[..., None] ** site.exponent
+        return {leaf: sorted(axes.items()) for leaf, axes in found.items()}
+
+    def _balance(self, leaves: Mapping[str, np.ndarray]) -> Scales:
+        scales = {name: np.ones(len(sites[0].positions)) for name, sites in self.sites.items()}
+        squares = {}
+        for leaf, axes in self.along_axes(scales).items():
+            kept = [axis for axis, _ in axes]
+            rest = tuple(i for i in range(leaves[leaf].ndim) if i not in kept)
+            squares[leaf] = kept, np.sum(leaves[leaf].astype(np.float64) ** 2, axis=rest)
+        for _ in range(MAX_VISITS):
+            furthest = 0.0
+            for name, sites in self.sites.items():
+                incoming, outgoing = (
+                    np.sum(
+                        [_norms(s, *squares[s.leaf]) for s in sites if s.exponent == sign], axis=0
+                    )
+                    for sign in (1, -1)
+                )  # ‖in‖² and ‖out‖² of every unit
+                alive = (incoming > 0) & (outgoing > 0)  # a dead unit has no balance: it stays
+                ratio = np.where(alive, outgoing, 1.0) / np.where(alive, incoming, 1.0)
+                step = ratio**0.25
+                scales[name] = scales[name] * step
+                for site in sites:
+                    _rescale(site, step, *squares[site.leaf])
+                furthest = max(furthest, float(np.abs(np.log(step)).max()))
+            if furthest <= CLOSE or len(self.sites) == 1:
+                break
+        return scales
+
+
+def find_scales(
+    apply: Callable[..., Any],
+    params: PyTree,
+    x: Any,
+    *,
+    symmetry: Symmetry,
+    state: PyTree = None,
+) -> ScaleSymmetry:
+    """Which groups of a network are positively homogeneous, shown on numbers.
+
+    >>> import jax.numpy as jnp
+    >>> def net(p, x):
+    ...     return jax.nn.relu(x @ p["w1"] + p["b1"]) @ p["w2"]
+    >>> p = {"w1": jnp.ones((2, 3)), "b1": jnp.ones(3), "w2": jnp.ones((3, 1))}
+    >>> x = jnp.ones((4, 2))
+    >>> scales = find_scales(net, p, x, symmetry=find_symmetry(net, p, x))
+    >>> list(scales.sites), scales.left_out
+    (['w1'], {})
+    """
+    roles = symmetry.roles or find_symmetry(apply, params, x, state=state, check=False).roles
+    sites: dict[str, tuple[Site, ...]] = {}
+    left_out: dict[str, str] = {}
+    for group in symmetry.groups:
+        found = _sites(group, roles, symmetry)
+        if isinstance(found, str):
+            left_out[group.name] = found
+        else:
+            sites[group.name] = found
+    with jax.numpy_dtype_promotion("standard"):
+        trial = _Trial(apply, params, x, state)
+        for name in list(sites):
+            reason = trial.objection({name: sites[name]})
+            if reason:
+                left_out[name] = reason
+                del sites[name]
+        if len(sites) > 1 and trial.objection(sites):
+            left_out |= dict.fromkeys(sites, "it may be scaled alone but not with the others")
+            sites = {}
+    return ScaleSymmetry(sites, left_out)
+
+
+def _sites(group: Group, roles: Mapping[Any, str], symmetry: Symmetry) -> tuple[Site, ...] | str:
+    """Where a group would be scaled, or why it cannot be."""
+    if group.quadratic:
+        return "it sits twice in one array"
+    sites = []
+    for place in group.places:
+        role = roles.get((place.leaf, place.axis), "other")
+        if place.where == "state" or role not in EXPONENTS:
+            what = {"multiply": "a gain", "other": "something that is no weight or bias"}
+            return f"{place.leaf} is {what.get(role, 'a running statistic')}"
+        length = symmetry.layouts[place.leaf][place.axis].size
+        sites.append(Site(place.leaf, place.axis, length, place.positions, EXPONENTS[role]))
+    if {site.exponent for site in sites} != {1, -1}:
+        return "it has no incoming weights" if sites[0].exponent < 0 else "nothing reads it"
+    return tuple(sites)
+
+
+class _Trial:
+    """A network at random parameters, where random factors must not change the outputs."""
+
+    def __init__(self, apply: Callable[..., Any], params: PyTree, x: Any, state: PyTree) -> None:
+        seed = [0]  # the answer does not depend on it, only the numbers tried
+        self.rng = np.random.default_rng(seed)
+        failure: CannotRun | None = None
+        for double, rows in ((True, ROWS), (True, None), (False, None)):
+            self.double = double
+            with jax.enable_x64(double):
+                self.network = Randomised(apply, params, x, state, double=double, rows=rows)
+                if double and not self.network.accepts_operands():
+                    continue
+                try:
+                    self.params, self.state, self.reference = self.network.settle(seed)
+                except CannotRun as error:
+                    failure = error
+                    continue
+                nudged = self.network.run(self.network.nudged(self.params, seed), self.state)
+                rounding = 100 * nudged.distance(self.reference)
+                self.tolerance = max(TOLERANCE[self.network.precision()], rounding)
+                return
+        raise ValueError(f"scales cannot be checked: {failure}")
+
+    def objection(self, sites: Mapping[str, tuple[Site, ...]]) -> str | None:
+        """Why these groups may not be scaled, or None if the outputs stay."""
+        scales = {
+            name: np.exp(0.7 * self.rng.standard_normal(len(own[0].positions)))
+            for name, own in sites.items()
+        }
+        change = self._change(sites, scales)
+        if not change <= self.tolerance:
+            return f"it is not homogeneous: scaling changes the outputs by {change:.1e}"
+        incoming = {n: tuple(s for s in own if s.exponent > 0) for n, own in sites.items()}
+        if self._change(incoming, scales) <= self.tolerance:
+            return "the outputs do not depend on it where it was tried"
+        return None
+
+    def _change(self, sites: Mapping[str, tuple[Site, ...]], scales: Scales) -> float:
+        with jax.enable_x64(self.double):
+            moved = ScaleSymmetry(sites, {}).act(scales, self.params)
+            return self.network.run(moved, self.state).distance(self.reference)
+
+
+def _scaled(along: Mapping[str, list[tuple[int, np.ndarray]]], tree: PyTree, lead: int) -> PyTree:
+    def leaf(path: Any, value: Any) -> Any:
+        for axis, factors in along.get(path_name(path), ()):
+            shape = [1] * value.ndim
+            shape[axis + lead] = factors.shape[-1]
+            if factors.ndim == 2:
+                shape[0] = len(factors)
+            value = value * factors.astype(value.dtype).reshape(shape)
+        return value
+
+    return jax.tree_util.tree_map_with_path(leaf, tree)
+
+
+def _norms(site: Site, axes: list[int], squares: np.ndarray) -> np.ndarray:
+    """Σw² of every unit at one of its sites, from squares summed over all axes not in `axes`."""
+    others = tuple(i for i, axis in enumerate(axes) if axis != site.axis)
+    return squares.sum(axis=others)[site.positions].sum(axis=1)
+
+
+def _rescale(site: Site, step: np.ndarray, axes: list[int], squares: np.ndarray) -> None:
+    shape = [1] * squares.ndim
+    shape[axes.index(site.axis)] = -1
+    factors = np.ones(site.length)
+    factors[site.positions] = step[:, None] ** (2 * site.exponent)
+    squares *= factors.reshape(shape)
