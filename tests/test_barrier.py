@@ -345,7 +345,7 @@ def test_bad_input_is_named(trained):
     path = geodesic(q, q)
     with pytest.raises(ValueError, match="labels range from 1 to 7, but there are 3 outputs"):
         profile(path, network, (x, np.where(y == 0, 7, y) % 8), key=KEY)
-    with pytest.raises(ValueError, match="one integer per example"):
+    with pytest.raises(ValueError, match="one integer label per example"):
         profile(path, network, (x, y.astype(float)), key=KEY)
     with pytest.raises(ValueError, match="as many examples"):
         profile(path, network, (x, y[:-1]), key=KEY)

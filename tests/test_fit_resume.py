@@ -180,7 +180,7 @@ def test_another_fit_is_not_continued(tmp_path):
     with pytest.raises(FileExistsError, match="resume=True to continue"):
         fit(problem(), method, key=key, **options)
     (tmp_path / "c").write_bytes(b"not a checkpoint")
-    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
         fit(problem(), method, key=key, resume=True, **options)
 
 

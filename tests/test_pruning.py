@@ -153,7 +153,7 @@ def test_sparse_files_are_small_and_damage_is_noticed(tmp_path):
     with pytest.raises(ValueError, match="not a sparse file"):
         load_sparse(tmp_path / "foreign")
     (tmp_path / "short").write_bytes((tmp_path / "0.1").read_bytes()[:5000])
-    with pytest.raises(ValueError, match="no whole safetensors file"):
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
         load_sparse(tmp_path / "short")
     with pytest.raises(FileNotFoundError):
         load_sparse(tmp_path / "none")
