@@ -1,13 +1,13 @@
-"""Posteriors on disk: one safetensors file with a JSON header.
+"""Posterior files: safetensors with a JSON header.
 
-Every tensor is named by the tree it belongs to and its key path, e.g. `mean/Dense_0/kernel` or
+Every tensor is named by its tree and key path, e.g. `mean/Dense_0/kernel` or
 `components/1/draws/w`. The header holds the format version, the kind of posterior, the containers
-of its trees, the network's config and free provenance. Anyone can read the arrays with the
-safetensors library alone.
+of its trees, the config of the network and provenance. The safetensors library alone can read the
+arrays.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,28 +35,36 @@ from onebasin.trees import PyTree, leaves_by_path
 FORMAT = "onebasin-posterior"
 VERSION = 1
 
-# The trees of each kind and how many leading axes their leaves have before a params leaf's own.
+# The trees of each kind, with the number of leading axes of their leaves.
 TREES = {
     "MeanField": {"mean": 0, "std": 0},
     "Samples": {"draws": 1},
     "LowRank": {"mean": 0, "std": 0, "factors": 1},
 }
-KINDS: dict[str, Any] = {"MeanField": MeanField, "Samples": Samples, "LowRank": LowRank}
+KINDS = {"MeanField": MeanField, "Samples": Samples, "LowRank": LowRank}
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a posterior file says of itself before any array is read."""
+    """The header of a posterior file, as `read_header` returns it.
+
+    `kind` is the class of the posterior, `network` the config of its network, `provenance` what
+    was given to `save`, and `shapes` maps the names of all tensors to their shapes.
+    """
 
     kind: str
     network: dict[str, Any] | None
-    provenance: dict[str, Any] = field(repr=False)
+    provenance: dict[str, Any]
     version: int
-    shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
-    description: dict[str, Any] = field(repr=False)
+    shapes: Mapping[str, tuple[int, ...]]
+    description: dict[str, Any]
+
+    def __repr__(self) -> str:
+        network = (self.network or {}).get("kind", "unknown")
+        return f"Header({self.kind}, {len(self.shapes)} tensors, network {network})"
 
     def params_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Key path → shape of one params tree."""
+        """The shapes of one params tree by key path."""
         return _params_shapes(self.description, self.shapes, "")
 
 
@@ -68,10 +76,17 @@ def save(
     overwrite: bool = False,
     **provenance: Any,
 ) -> Path:
-    """Write a posterior; the file appears whole or not at all.
+    """Write a posterior to a safetensors file, which appears whole or not at all.
 
-    `network` is the network's JSON-able config; everything else given by keyword is kept as
-    provenance and must be JSON-able too.
+    Args:
+      path: the file to write.
+      posterior: a `MeanField`, `Samples`, `LowRank` or `Mixture`.
+      network: the config of the network, serialisable as JSON.
+      overwrite: replace an existing file.
+      provenance: further keyword arguments, serialisable as JSON, which the header keeps.
+
+    Returns:
+      The path.
 
     >>> import tempfile, onebasin as ob, jax.numpy as jnp
     >>> q = ob.MeanField({"w": jnp.zeros(3)}, {"w": jnp.ones(3)})
@@ -87,7 +102,7 @@ def save(
 
 
 def header_text(
-    description: Any, network: dict[str, Any] | None, provenance: Mapping[str, Any]
+    description: dict[str, Any], network: dict[str, Any] | None, provenance: Mapping[str, Any]
 ) -> dict[str, str]:
     """The header of a posterior file."""
     return {
@@ -99,20 +114,27 @@ def header_text(
     }
 
 
-def load(path: Pathlike, like: PyTree = None, *, mapped: bool = False) -> Any:
-    """Read a posterior whole, or raise an error that says what is wrong with the file.
+def load(path: Pathlike, like: PyTree | None = None, *, mapped: bool = False) -> Any:
+    """Read a posterior; an incomplete or damaged file is refused.
 
     Args:
-      like: a params tree whose containers the result takes on; without it the result has the
+      path: a file written by `save`, `fit` or the command line.
+      like: a params tree whose containers the result takes; without it the result has the
         dictionaries, lists and tuples that were saved.
-      mapped: leave the draws of `Samples` in the file, as memory maps.
+      mapped: leave the draws of `Samples` on disk, as memory maps.
 
     Returns:
-      a `MeanField`, `Samples`, `LowRank` or `Mixture`.
+      A `MeanField`, `Samples`, `LowRank` or `Mixture`.
+
+    >>> import tempfile, onebasin as ob, jax.numpy as jnp
+    >>> q = ob.Samples({"w": jnp.ones((4, 3))})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ob.load(ob.save(f"{folder}/q.safetensors", q))
+    Samples(3 parameters, 4 draws)
     """
     header = read_header(path)
     if mapped and header.kind == "Samples":
-        tensors, convert = map_tensors(Path(path)), _as_is
+        tensors, convert = map_tensors(Path(path)), np.asanyarray
     else:
         tensors, convert = read_tensors(path)[1], jnp.asarray
     try:
@@ -123,18 +145,17 @@ def load(path: Pathlike, like: PyTree = None, *, mapped: bool = False) -> Any:
         raise TensorFileError(f"{path}: {error}") from None
 
 
-def _as_is(array: np.ndarray) -> Any:
-    return array
-
-
 def read_header(path: Pathlike) -> Header:
-    """What a posterior file holds, read from its header alone.
+    """Read the header of a posterior file, without its arrays.
 
     >>> import tempfile, onebasin as ob, jax.numpy as jnp
     >>> q = ob.MeanField({"w": jnp.zeros(3)}, {"w": jnp.ones(3)})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ob.read_header(ob.save(f"{folder}/q.safetensors", q)).params_shapes()
-    {'w': (3,)}
+    ...     header = ob.read_header(ob.save(f"{folder}/q.safetensors", q, seed=1))
+    >>> header
+    Header(MeanField, 2 tensors, network unknown)
+    >>> header.params_shapes(), header.provenance
+    ({'w': (3,)}, {'seed': 1})
     """
     found = read_tensor_header(path)
     if found.metadata.get("format") != FORMAT:
@@ -150,7 +171,7 @@ def read_header(path: Pathlike) -> Header:
         )
     description = found.json("posterior")
     if not isinstance(description, dict) or not isinstance(description.get("kind"), str):
-        raise TensorFileError(f"{path} has a damaged header: it does not say what it holds")
+        raise TensorFileError(f"{path} has a damaged header: it does not name a kind of posterior")
     return Header(
         kind=description["kind"],
         network=found.json("network"),
@@ -161,8 +182,8 @@ def read_header(path: Pathlike) -> Header:
     )
 
 
-def _describe_posterior(posterior: object, prefix: str, tensors: dict[str, Any]) -> Any:
-    """The JSON description of a posterior; its arrays go into `tensors`."""
+def _describe_posterior(posterior: object, prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:
+    """The JSON description of a posterior; its arrays are added to `tensors`."""
     kind = type(posterior).__name__
     if isinstance(posterior, Mixture):
         tensors[f"{prefix}weights"] = posterior.weights
@@ -184,14 +205,18 @@ def _describe_posterior(posterior: object, prefix: str, tensors: dict[str, Any])
     return {"kind": kind, "trees": {name: describe(tree) for name, tree in trees.items()}}
 
 
-def describe_samples(like: PyTree) -> Any:
-    """The description of `Samples` of a params tree, before there are any."""
+def describe_samples(like: PyTree) -> dict[str, Any]:
+    """The description of `Samples` of a params tree, before any draw exists."""
     return {"kind": "Samples", "trees": {"draws": describe(like), "state": None}}
 
 
 def _build(
-    description: Any, prefix: str, tensors: Mapping[str, np.ndarray], like: PyTree, convert: Any
-) -> Any:
+    description: Mapping[str, Any],
+    prefix: str,
+    tensors: Mapping[str, np.ndarray],
+    like: PyTree | None,
+    convert: Callable[[np.ndarray], Any],
+) -> Posterior:
     kind = description["kind"]
     if kind == "Mixture":
         parts = [
@@ -218,7 +243,7 @@ def _under(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _params_shapes(
-    description: Any, shapes: Mapping[str, tuple[int, ...]], prefix: str
+    description: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], prefix: str
 ) -> dict[str, tuple[int, ...]]:
     kind = description["kind"]
     if kind == "Mixture":

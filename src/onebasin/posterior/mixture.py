@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from onebasin.posterior.noise import check_count
+from onebasin.posterior.protocol import Density, Posterior
 from onebasin.posterior.relabelling import Move, keep
 from onebasin.trees import PyTree, all_arrays, check_same_shapes
 
@@ -17,9 +17,22 @@ from onebasin.trees import PyTree, all_arrays, check_same_shapes
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Mixture:
-    """Σ_k weights[k] · components[k]; each component carries running statistics of its own."""
+    """The mixture Σ_k weights[k] · components[k].
 
-    components: tuple[Any, ...]
+    Args:
+      components: posteriors over the same params, each with its own running statistics.
+      weights: [components], non-negative and summing to 1.
+
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> left, right = (ob.MeanField({"w": jnp.full(1, m)}, {"w": jnp.ones(1)}) for m in (-2.0, 2.0))
+    >>> q = ob.Mixture((left, right), jnp.array([0.5, 0.5]))
+    >>> q
+    Mixture(MeanField(1 parameters), MeanField(1 parameters))
+    >>> (q.moments()[1]["w"] ** 2).round(3).tolist()  # 1 within + 4 between
+    [5.0]
+    """
+
+    components: tuple[Posterior, ...]
     weights: jax.Array
 
     def __post_init__(self) -> None:
@@ -37,7 +50,7 @@ class Mixture:
             # 1e-5 leaves room for float32 weights that were normalised by a division.
             if (weights < 0).any() or not abs(weights.sum() - 1) < 1e-5:
                 raise ValueError(
-                    f"the weights of a Mixture must be positive and sum to 1, got {weights}"
+                    f"the weights of a Mixture must be non-negative and sum to 1, got {weights}"
                 )
         for k, component in enumerate(self.components[1:], start=1):
             check_same_shapes(self.like, component.like, f"component {k} of a Mixture")
@@ -51,18 +64,25 @@ class Mixture:
         return self.components[0].like
 
     def sample(self, count: int | None = None, *, key: jax.Array) -> PyTree:
+        """One draw, or `count` draws along a leading axis of every leaf."""
         return self._choose(lambda c, k: c.sample(count, key=k), count, key=key)
 
-    def states(self, count: int | None = None, *, key: jax.Array) -> PyTree:
+    def states(self, count: int | None = None, *, key: jax.Array) -> PyTree | None:
         """The running statistics that belong to `sample(count, key=key)`, or None."""
         return self._choose(lambda c, k: c.states(count, key=k), count, key=key)
 
-    def _choose(self, draw: Callable, count: int | None, *, key: jax.Array) -> PyTree:
-        """Draw from every component, then keep, for each draw, the component that was picked.
+    def _choose(
+        self,
+        draw: Callable[[Posterior, jax.Array], PyTree],
+        count: int | None,
+        *,
+        key: jax.Array,
+    ) -> PyTree:
+        """Draw from every component, then select one component for each draw.
 
-        The pick inverts the cumulative weights at a stratified uniform: the share of draws
-        from a component is within one draw of its weight, which takes the picking noise out
-        of the predictive, and each draw alone still has the mixture's law.
+        The selection inverts the cumulative weights at stratified uniforms. The number of draws
+        from a component is then within one of its expectation, which removes the noise of the
+        selection from the predictive, and each draw alone still follows the mixture.
         """
         check_count(count)
         pick_key, *keys = jax.random.split(key, len(self.components) + 1)
@@ -95,9 +115,13 @@ class Mixture:
         return mean, jax.tree.map(lambda a, b: jnp.sqrt(a + b), within, between)
 
     def log_prob(self, params: PyTree) -> jax.Array:
-        terms = jnp.stack([c.log_prob(params) for c in self.components])
+        """log Σ_k weights[k] q_k(params)."""
+        densities = [c for c in self.components if isinstance(c, Density)]
+        if len(densities) < len(self.components):
+            raise TypeError("a component of the Mixture has no density; give it a log_prob")
+        terms = jnp.stack([c.log_prob(params) for c in densities])
         return jax.scipy.special.logsumexp(terms, b=self.weights)
 
     def relabel(self, move: Move, move_state: Move = keep) -> "Mixture":
-        """Apply one relabelling of coordinates to every component."""
+        """Apply `move` and `move_state` to every component."""
         return Mixture(tuple(c.relabel(move, move_state) for c in self.components), self.weights)

@@ -1,4 +1,4 @@
-"""Standard normal noise in the shape of a params tree, and Gaussian algebra on trees."""
+"""Gaussian noise shaped like a params tree, and the Gaussian log density of a leaf."""
 
 import math
 
@@ -11,11 +11,10 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 def normal_like(tree: PyTree, count: int | None, *, key: jax.Array) -> PyTree:
-    """Independent N(0, 1) for every coordinate, `count` times (a leading axis).
+    """Independent N(0, 1) for every coordinate; `count` draws along a leading axis.
 
-    The noise depends only on the key, the count and the shapes: two posteriors
-    over the same params that are sampled with one key share it, which is what
-    common random numbers along a path need.
+    The noise depends only on the key, the count and the shapes. Two posteriors over the same
+    params that are sampled with one key share it: common random numbers along a path.
     """
     leaves, treedef = jax.tree.flatten(tree)
     lead = () if count is None else (count,)
@@ -28,8 +27,16 @@ def normal_like(tree: PyTree, count: int | None, *, key: jax.Array) -> PyTree:
 
 
 def check_count(count: int | None) -> None:
+    """Refuse to draw fewer than one sample."""
     if count is not None and count < 1:
         raise ValueError(f"cannot draw {count} samples; ask for at least one")
+
+
+def repeat_state(state: PyTree | None, count: int | None) -> PyTree | None:
+    """One state for all of `count` draws."""
+    if state is None or count is None:
+        return state
+    return jax.tree.map(lambda s: jnp.broadcast_to(s, (count, *s.shape)), state)
 
 
 def gaussian_log_density(x: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What every posterior can do: the contract that alignment, paths and evaluation rely on."""
+"""The contract of a posterior, on which alignment, paths and evaluation rely."""
 
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
@@ -10,10 +10,36 @@ from onebasin.trees import PyTree
 
 @runtime_checkable
 class Posterior(Protocol):
-    """A law over the params of a network.
+    """A probability distribution over the params of a network.
 
-    `MeanField`, `Samples`, `LowRank` and `Mixture` are posteriors. One of your own needs these
-    five methods and can then be aligned, joined by mixture paths and evaluated like them.
+    `MeanField`, `Samples`, `LowRank` and `Mixture` are posteriors. A class of your own with these
+    five members can be aligned, joined by mixture paths and evaluated like them; register it as a
+    pytree. A Laplace distribution, for example:
+
+    >>> from dataclasses import dataclass
+    >>> import jax, jax.numpy as jnp, onebasin as ob
+    >>> from onebasin.posterior.relabelling import keep
+    >>> @jax.tree_util.register_dataclass
+    ... @dataclass(frozen=True)
+    ... class Laplace:
+    ...     mean: dict
+    ...     scale: dict
+    ...     @property
+    ...     def like(self):
+    ...         return self.mean
+    ...     def sample(self, count=None, *, key):
+    ...         lead = () if count is None else (count,)
+    ...         draw = lambda m, s: m + s * jax.random.laplace(key, lead + m.shape)
+    ...         return jax.tree.map(draw, self.mean, self.scale)
+    ...     def states(self, count=None, *, key):
+    ...         return None
+    ...     def moments(self):
+    ...         return self.mean, jax.tree.map(lambda s: jnp.sqrt(2) * s, self.scale)
+    ...     def relabel(self, move, move_state=keep):
+    ...         return Laplace(move(self.mean, 0), move(self.scale, 0))
+    >>> q = Laplace({"w": jnp.zeros(3)}, {"w": jnp.ones(3)})
+    >>> isinstance(q, ob.Posterior), q.sample(5, key=jax.random.key(0))["w"].shape
+    (True, (5, 3))
     """
 
     @property
@@ -34,7 +60,16 @@ class Posterior(Protocol):
         ...
 
     def relabel(self, move: Move, move_state: Move = keep) -> Self:
-        """Apply one relabelling of coordinates to every params-shaped tree inside."""
+        """Apply `move` to every params-shaped tree inside and `move_state` to the state."""
+        ...
+
+
+@runtime_checkable
+class Density(Posterior, Protocol):
+    """A posterior with a log density."""
+
+    def log_prob(self, params: PyTree) -> jax.Array:
+        """log q(params)."""
         ...
 
 

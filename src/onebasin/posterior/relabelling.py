@@ -1,19 +1,19 @@
-"""The one way in which the coordinates of a posterior are moved.
+"""A relabelling of the coordinates of a posterior.
 
-A `Move` takes a params-shaped tree and the number of leading axes in front of
-every leaf (0, or 1 for stacked draws and factors) and gives the moved tree. A
-posterior's `relabel` applies it to every tree inside it, so that permuting is
-written once for all kinds.
+A `Move` takes a params-shaped tree and the number of leading axes of every leaf (0, or 1 for
+stacked draws and factors), and returns the relabelled tree. The `relabel` of a posterior applies it
+to every tree inside, so the action of a permutation is written once for all kinds.
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from onebasin.trees import PyTree
 
-Move = Callable[[PyTree, int], PyTree]
+Move: TypeAlias = Callable[[PyTree, int], PyTree]
 
 
 def keep(tree: PyTree, lead: int) -> PyTree:
-    """The move that leaves everything where it is."""
+    """The identity."""
     del lead
     return tree

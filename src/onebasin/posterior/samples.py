@@ -1,4 +1,4 @@
-"""A posterior held as draws: HMC chains, ensemble members."""
+"""A posterior held as draws: chains of HMC, members of an ensemble."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from onebasin.posterior.noise import check_count
 from onebasin.posterior.relabelling import Move, keep
@@ -15,14 +16,25 @@ from onebasin.trees import PyTree, all_arrays, leaves_by_path, num_parameters, t
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Samples:
-    """Draws along a leading axis of every leaf, with the chain (or member) each came from.
+    """An empirical distribution: draws of HMC chains, or the members of an ensemble.
 
-    Running statistics differ between members, so `state` too has a leading axis of draws.
+    Args:
+      draws: params with a leading axis of draws on every leaf.
+      chain: the chain each draw belongs to, [draws]; zeros by default.
+      state: running statistics, if the network has them; one per draw, so with the same leading
+        axis.
+
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> q = ob.Samples({"w": jnp.array([[1.0], [3.0], [5.0]])}, chain=jnp.array([0, 0, 1]))
+    >>> q
+    Samples(1 parameters, 3 draws of 2 chains)
+    >>> q.draw(1)["w"].item(), q.moments()[0]["w"].item()
+    (3.0, 3.0)
     """
 
     draws: PyTree
-    chain: jax.Array | np.ndarray = None  # pyright: ignore[reportAssignmentType]  # zeros
-    state: PyTree = None
+    chain: jax.Array | np.ndarray = None  # pyright: ignore[reportAssignmentType]
+    state: PyTree | None = None
 
     def __post_init__(self) -> None:
         if not all_arrays((self.draws, self.chain, self.state)):
@@ -39,7 +51,7 @@ class Samples:
                 )
         draws = shapes[first][0]
         if draws == 0:
-            raise ValueError("Samples hold no draw at all; give at least one")
+            raise ValueError("Samples hold no draws; give at least one")
         if self.chain is None:
             object.__setattr__(self, "chain", jnp.zeros(draws, jnp.int32))
         elif np.shape(self.chain) != (draws,):
@@ -54,12 +66,13 @@ class Samples:
                 )
 
     def __repr__(self) -> str:
-        chains = len(np.unique(np.asarray(self.chain)))
+        chains = 1 if isinstance(self.chain, Tracer) else len(np.unique(np.asarray(self.chain)))
         several = f" of {chains} chains" if chains > 1 else ""
         return f"Samples({num_parameters(self.like):,} parameters, {self.num_draws} draws{several})"
 
     @property
     def num_draws(self) -> int:
+        """The number of draws."""
         return jax.tree.leaves(self.draws)[0].shape[0]
 
     @property
@@ -74,35 +87,33 @@ class Samples:
         return take_entry(self.draws, index)
 
     def take(self, indices: np.ndarray | slice) -> "Samples":
-        """The draws at these indices; a slice copies nothing."""
+        """The draws at these indices; a slice of memory maps copies nothing."""
         return Samples(*take_entry((self.draws, self.chain, self.state), indices))
 
     def thin(self, count: int) -> "Samples":
-        """`count` draws at even steps through the set."""
+        """`count` evenly spaced draws."""
         if count == self.num_draws:
             return self
         return self.take(np.arange(count) * self.num_draws // count)
 
     def of_chains(self, chains: Sequence[int]) -> list["Samples"]:
-        """The draws of some chains, one `Samples` for each run of draws; nothing is copied."""
+        """The draws of some chains: one `Samples` per contiguous block, as slices."""
         wanted = np.flatnonzero(np.isin(np.asarray(self.chain), chains))
-        runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1) if len(wanted) else []
-        return [self.take(slice(int(run[0]), int(run[-1]) + 1)) for run in runs]
+        blocks = np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1) if len(wanted) else []
+        return [self.take(slice(int(block[0]), int(block[-1]) + 1)) for block in blocks]
 
     def sample(self, count: int | None = None, *, key: jax.Array) -> PyTree:
-        """Draws chosen at random; without replacement while there are enough of them."""
-        picks = self._picks(count, key=key)
-        return take_entry(self.draws, picks)
+        """Draws chosen at random, without replacement until every draw has been used."""
+        return take_entry(self.draws, self._picks(count, key=key))
 
-    def states(self, count: int | None = None, *, key: jax.Array) -> PyTree:
+    def states(self, count: int | None = None, *, key: jax.Array) -> PyTree | None:
         """The running statistics that belong to `sample(count, key=key)`, or None."""
-        picks = self._picks(count, key=key)
-        return take_entry(self.state, picks)
+        return take_entry(self.state, self._picks(count, key=key))
 
     def _picks(self, count: int | None, *, key: jax.Array) -> jax.Array:
-        """Whole passes over the draws, each in an order of its own: no draw twice before all once.
+        """Indices from whole passes over the draws, each in a random order.
 
-        Asking for exactly as many as there are gives each draw once, so the predictive of an
+        With `count` equal to the number of draws each is used once, so the predictive of an
         ensemble is its plain average.
         """
         check_count(count)
@@ -115,17 +126,16 @@ class Samples:
         return passes.reshape(-1)[:count]
 
     def moments(self) -> tuple[PyTree, PyTree]:
-        """Mean and (maximum-likelihood, 1/n) standard deviation of every coordinate."""
+        """Mean and standard deviation (with divisor n) of every coordinate."""
         mean = jax.tree.map(lambda leaf: leaf.mean(0), self.draws)
         std = jax.tree.map(lambda leaf: leaf.std(0), self.draws)
         return mean, std
 
     def log_prob(self, params: PyTree) -> jax.Array:
+        """Not defined: an error that names the remedy."""
         del params
-        raise TypeError(
-            "Samples have no density; fit one first with compact(samples, symmetry=...)"
-        )
+        raise TypeError("Samples have no density; fit one with compact(samples, symmetry=...)")
 
     def relabel(self, move: Move, move_state: Move = keep) -> "Samples":
-        """Apply one relabelling of coordinates to every draw."""
+        """Apply `move` to every draw, `move_state` to every state."""
         return Samples(move(self.draws, 1), self.chain, move_state(self.state, 1))

@@ -1,8 +1,8 @@
-"""Pruned params, in memory and on disk: the kept values and where they stand, nothing else.
+"""Pruned params, in memory and on disk, where only the remaining values and indices are stored.
 
-For every leaf the file has `indices/<key path>`, the positions of the kept values in the
-flattened leaf (the smallest unsigned type that holds them), and `values/<key path>`. The header
-has the leaves' shapes, the tree's containers, the network's config and free provenance.
+For every leaf the file has `indices/<key path>`, the indices of the remaining values in the
+flattened leaf (in the smallest sufficient unsigned type), and `values/<key path>`. The header has
+the shapes of the leaves, the containers of the tree, the config of the network and provenance.
 """
 
 from dataclasses import dataclass, field
@@ -29,12 +29,12 @@ VERSION = "1"
 
 @dataclass(frozen=True, eq=False)
 class Pruned:
-    """Params with zeros where weights were pruned, and the mask of what was kept."""
+    """Params with zeros where weights were pruned, and the mask of the remaining ones."""
 
     params: PyTree = field(repr=False)
     mask: PyTree = field(repr=False)
     kept: float
-    """The share of all parameters that was kept."""
+    """The remaining fraction of all parameters."""
     by: str
     scope: str
 
@@ -45,7 +45,7 @@ class Pruned:
 
 @dataclass(frozen=True, eq=False)
 class SparseFile:
-    """A pruned network read back: dense params and mask, and what the file says of itself."""
+    """A pruned network read from a file: dense params and mask, and the header."""
 
     pruned: Pruned
     network: dict[str, Any] | None
@@ -60,14 +60,14 @@ def save_sparse(
     overwrite: bool = False,
     **provenance: Any,
 ) -> Path:
-    """Write only the kept values and their positions; the file appears whole or not at all."""
+    """Write only the remaining values and their indices, atomically."""
     path = check_new(path, overwrite=overwrite)
     masks = leaves_by_path(pruned.mask)
     tensors: dict[str, np.ndarray] = {}
     for name, leaf in leaves_by_path(pruned.params).items():
-        places = np.flatnonzero(np.asarray(masks[name]))
-        tensors[f"indices/{name}"] = places.astype(np.min_scalar_type(max(np.size(leaf) - 1, 0)))
-        tensors[f"values/{name}"] = np.asarray(leaf).reshape(-1)[places]
+        indices = np.flatnonzero(np.asarray(masks[name]))
+        tensors[f"indices/{name}"] = indices.astype(np.min_scalar_type(max(np.size(leaf) - 1, 0)))
+        tensors[f"values/{name}"] = np.asarray(leaf).reshape(-1)[indices]
     content = {
         "tree": describe(pruned.params),
         "shapes": shapes_by_path(pruned.params),
@@ -87,7 +87,7 @@ def save_sparse(
 
 
 def load_sparse(path: Pathlike) -> SparseFile:
-    """Read a pruned network back into dense params, zeros where nothing was kept."""
+    """Read a pruned network into dense params, with zeros at pruned coordinates."""
     header, tensors = read_tensors(path)
     metadata = header.metadata
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
@@ -98,10 +98,10 @@ def load_sparse(path: Pathlike) -> SparseFile:
     try:
         leaves, masks = {}, {}
         for name, shape in content["shapes"].items():
-            places, values = tensors[f"indices/{name}"], tensors[f"values/{name}"]
+            indices, values = tensors[f"indices/{name}"], tensors[f"values/{name}"]
             dense = np.zeros(int(np.prod(shape)), values.dtype)
             mask = np.zeros(len(dense), bool)
-            dense[places], mask[places] = values, True
+            dense[indices], mask[indices] = values, True
             leaves[name] = jnp.asarray(dense.reshape(shape))
             masks[name] = jnp.asarray(mask.reshape(shape))
         params = rebuild(content["tree"], leaves)

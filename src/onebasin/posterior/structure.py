@@ -1,8 +1,8 @@
-"""The container structure of a params tree as JSON, so that a file gives the same tree back.
+"""The container structure of a params tree as JSON, so that a file returns the same tree.
 
-Dictionaries (string or integer keys), lists, tuples and None are written down.
-Other containers (an Equinox module, a named tuple) are kept by key path only, and
-`load(path, like=...)` puts the arrays back into a tree of the caller's.
+Dictionaries (string or integer keys), lists, tuples and None are recorded. Other containers (an
+Equinox module, a named tuple) are recorded by key path only; `load(path, like=...)` puts the
+arrays into the containers of a given tree.
 """
 
 from collections.abc import Mapping
@@ -30,9 +30,9 @@ def describe(tree: PyTree) -> Any:
 
 
 def rebuild(shape: Any, arrays: Mapping[str, Any], path: tuple[str, ...] = ()) -> PyTree:
-    """The tree that `describe` described, with the arrays stored under its key paths.
+    """The tree that `describe` recorded, filled with arrays by key path.
 
-    What had containers of another kind comes back as a dictionary of its key paths.
+    Containers of other kinds become a dictionary from key paths to arrays.
     """
     if shape is None:
         return None
@@ -52,7 +52,7 @@ def rebuild(shape: Any, arrays: Mapping[str, Any], path: tuple[str, ...] = ()) -
 
 
 def rebuild_like(like: PyTree, arrays: Mapping[str, Any], lead: int) -> PyTree:
-    """The stored arrays in the containers of `like`; an error names the leaf that differs."""
+    """The stored arrays in the containers of `like`; an error names the first leaf that differs."""
     given = {name: tuple(a.shape) for name, a in arrays.items()}
     difference = first_difference(shapes_by_path(like), given, lead)
     if difference:
