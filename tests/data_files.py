@@ -1,4 +1,4 @@
-"""Data files written by hand, small but well formed."""
+"""Small, well-formed data files."""
 
 import gzip
 import io
@@ -19,7 +19,7 @@ def idx_bytes(array: np.ndarray, code: int) -> bytes:
 
 
 def write_mnist(folder, train=7, test=3, *, zipped=True, seed=0):
-    """A small but well-formed MNIST; returns the arrays that were written."""
+    """Write a small MNIST and return its arrays."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     arrays = {}

@@ -1,4 +1,4 @@
-"""Data: downloads, against a server on this machine."""
+"""Downloads of data, from a local server."""
 
 import hashlib
 import http.server
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_data_folder")
 
 
 class Server:
-    """An HTTP server over a dictionary of files; `requests` lists the paths that were asked for."""
+    """An HTTP server over a dictionary of files; `requests` lists the requested paths."""
 
     def __init__(self, files: dict[str, bytes], promise: int = 0):
         self.requests: list[str] = []
@@ -32,8 +32,8 @@ class Server:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, *args):
-                pass
+            def log_message(self, format: str, *args: object) -> None:
+                del format, args
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self.server.server_port}"
@@ -50,7 +50,7 @@ class Server:
 
 
 def published_at(source, files: dict[str, bytes], *addresses: str):
-    """`source` as if these were the published files, to be had at these addresses."""
+    """`source` as if these files were published at these addresses."""
     return replace(
         source,
         downloads=tuple(
@@ -149,7 +149,7 @@ def test_cifar_archive_is_downloaded_and_kept_whole(tmp_path):
 
 
 def test_no_network_and_no_folder(tmp_path, mnist_files):
-    with socket.socket() as unused:  # a port that nobody listens on
+    with socket.socket() as unused:  # a port without a listener
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"
         source = published_at(SOURCES["mnist"], mnist_files, address)

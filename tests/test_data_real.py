@@ -1,4 +1,4 @@
-"""Data: the real files."""
+"""The published data files."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_real_mnist(real_data):
     assert data.note == ""
     assert data.train.y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert data.test.y[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
-    # The class counts and mean intensity that the literature gives for MNIST.
+    # The class counts and mean intensity of MNIST in the literature.
     assert np.bincount(data.train.y).tolist() == [
         5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949,
     ]  # fmt: skip
@@ -41,7 +41,7 @@ def test_real_fashion_mnist(real_data):
     assert_images(data, (28, 28, 1))
     assert np.bincount(data.train.y).tolist() == [6000] * 10
     assert np.bincount(data.test.y).tolist() == [1000] * 10
-    # All 70,000 images whatever their order: the known mean intensity of the training set.
+    # The known mean intensity of the training set, whatever its order.
     assert abs(data.train.x.mean(dtype=np.float64) - 0.2860) < 2e-3
 
 
@@ -51,7 +51,7 @@ def test_real_cifar10(real_data):
     assert_images(data, (32, 32, 3))
     assert np.bincount(data.train.y).tolist() == [5000] * 10
     assert np.bincount(data.test.y).tolist() == [1000] * 10
-    # The channel means that everybody normalises by: they fail if channels or planes are mixed up.
+    # The usual channel means for normalisation: they fail if channels or planes are mixed up.
     means = data.train.x.mean(axis=(0, 1, 2), dtype=np.float64)
     np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=5e-5)
 

@@ -1,4 +1,4 @@
-"""Data: what is loaded, from where, and what is said of it."""
+"""Where data sets are found, how they are limited, and how they are described."""
 
 import hashlib
 import subprocess
@@ -23,7 +23,7 @@ from onebasin.data import (
 
 pytestmark = pytest.mark.usefixtures("no_data_folder")
 
-# --- digits, limits, and the objects ---------------------------------------------------------
+# --- digits, limits and splits ----- ---------------------------------------------------------
 
 
 @pytest.mark.fast
@@ -37,13 +37,14 @@ def test_digits():
     assert data.source == "embedded"
     assert data.note == ""
     train, test = np.bincount(data.train.y), np.bincount(data.test.y)
-    # Every fifth of each class, so the share of test examples is a fifth, rounded down.
+    # Every fifth example of each class is for testing: a fifth, rounded down.
     np.testing.assert_array_equal(test, (train + test) // 5)
-    # The two splits together are scikit-learn's set.
+    # The two splits together are the data of scikit-learn.
     from sklearn.datasets import load_digits
 
+    published, _ = load_digits(return_X_y=True)
     images = np.concatenate([data.train.x, data.test.x]).reshape(-1, 64) * 16
-    assert sorted(map(tuple, images)) == sorted(map(tuple, load_digits().data))
+    assert sorted(map(tuple, images)) == sorted(map(tuple, published))
 
 
 @pytest.mark.fast
@@ -66,7 +67,7 @@ def test_bad_limits(limit):
 
 
 @pytest.mark.fast
-def test_limit_beyond_what_is_there():
+def test_a_limit_beyond_the_data_is_refused():
     with pytest.raises(ValueError, match="asks for 5000 examples, but that split of digits has"):
         load_dataset("digits", limit=5000)
 
@@ -74,11 +75,11 @@ def test_limit_beyond_what_is_there():
 @pytest.mark.fast
 def test_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"no data set 'minst'.*digits, mnist, fashion-mnist"):
-        load_dataset("minst")
+        load_dataset("minst")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.fast
-def test_splits_pair_up():
+def test_splits_have_one_target_per_example():
     with pytest.raises(ValueError, match="same number of examples"):
         Split(np.zeros((3, 2)), np.zeros(4))
     split = Split(np.zeros((3, 2)), np.zeros(3))
@@ -86,7 +87,7 @@ def test_splits_pair_up():
     assert "3 train + 3 test examples of 2, 2 classes, from memory" in repr(data)
 
 
-# --- where files are looked for --------------------------------------------------------------
+# --- search order --------------------------------------------------------------
 
 
 @pytest.mark.fast
@@ -103,7 +104,7 @@ def test_search_order(tmp_path, monkeypatch):
     assert source().startswith(str(places["named"]))
     monkeypatch.delenv("ONEBASIN_DATA")
     assert source().startswith(str(places["cache"]))
-    # A named folder that has nothing of this set does not hide the cache.
+    # A named folder without files of this data set does not hide the cache.
     monkeypatch.setenv("ONEBASIN_DATA", str(tmp_path / "root" / "MNIST"))
     write_cifar10(places["cache"])
     assert load_dataset("cifar10", cache=places["cache"]).source == str(places["cache"])
@@ -130,11 +131,11 @@ def test_missing_files_are_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.fast
-def test_a_namesake_is_refused(tmp_path, monkeypatch):
+def test_files_of_another_data_set_are_refused(tmp_path, monkeypatch):
     write_mnist(tmp_path)
     digest = hashlib.md5((tmp_path / "t10k-labels-idx1-ubyte.gz").read_bytes()).hexdigest()
     fashion = SOURCES["fashion-mnist"]
-    # Had these labels been published as Fashion-MNIST's, they must not be read as MNIST's.
+    # Labels with the published checksum of Fashion-MNIST must not be read as those of MNIST.
     monkeypatch.setitem(
         SOURCES, "fashion-mnist", replace(fashion, downloads=(Download("labels", digest, ()),))
     )
@@ -168,8 +169,8 @@ def test_describe(tmp_path):
     (tmp_path / "MNIST/raw/train-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(8), 8))
     (tmp_path / "cifar-100-binary.tar.gz").write_bytes(tar_bytes({}))
     found = {one.name: one for one in describe(root=tmp_path)}
-    assert "data_batch_3.bin is no whole number" in found["cifar10"].note
-    assert "do not pair up: 7 images and 8 labels" in found["mnist"].note
+    assert "data_batch_3.bin is not a whole number" in found["cifar10"].note
+    assert "has 8 labels; download both again" in found["mnist"].note
     assert found["cifar100"].note == "in cifar-100-binary.tar.gz"
 
 
@@ -190,7 +191,7 @@ def test_describe_without_a_folder(tmp_path, monkeypatch):
     }
 
 
-def test_data_is_light():
+def test_describing_data_imports_nothing_heavy():
     code = (
         "import sys; from onebasin.data import describe, render; render(describe()); "
         "print([m for m in ('jax', 'flax', 'sklearn', 'scipy', 'matplotlib') if m in sys.modules])"

@@ -1,24 +1,26 @@
-"""Finding the files of a data set on this machine, and fetching them when they are not there.
+"""Finds the files of a data set on this machine, or downloads them.
 
-The places are tried in this order: the folder given as `root=`, the folder named by the
-environment variable ONEBASIN_DATA, the cache folder, the network (into the cache folder).
-A folder that was named explicitly is final: if it lacks files, that is an error, not a download.
+The order is: the folder given as `root=`; the folder named by the environment variable
+ONEBASIN_DATA; the cache folder; a download into the cache folder. A folder given as `root=` that
+lacks files is an error and starts no download.
 """
 
 import hashlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from onebasin.data.dataset import DataFileError
 from onebasin.data.sources import SOURCES, Download, Source
 
+Folder: TypeAlias = str | os.PathLike[str]
 ENVIRONMENT = "ONEBASIN_DATA"
 
 
 @dataclass(frozen=True)
 class Located:
-    """Where the files of a data set are: loose in a folder, or all in one archive."""
+    """The files of a data set: separate in a folder, or all in one archive."""
 
     folder: Path
     paths: dict[str, Path] = field(default_factory=dict)
@@ -27,51 +29,51 @@ class Located:
 
 
 def default_cache() -> Path:
-    """The platform's cache folder for OneBasin."""
+    """The cache folder of OneBasin on this platform."""
     import pooch
 
     return Path(pooch.os_cache("onebasin"))
 
 
-def find(source: Source, root: str | os.PathLike[str] | None, cache: Path) -> Located:
-    """The files of `source`, downloaded into `cache` if no folder on this machine has them."""
+def places(root: Folder | None, cache: Folder | None) -> list[tuple[str, Path]]:
+    """The folders to search, in order, each with the setting that names it."""
     if root is not None:
-        folder = as_folder(root, "root")
+        return [("root", as_folder(root, "root"))]
+    named = os.environ.get(ENVIRONMENT)
+    first = [(ENVIRONMENT, as_folder(named, ENVIRONMENT))] if named else []
+    return [*first, ("cache", Path(cache).expanduser() if cache else default_cache())]
+
+
+def find(source: Source, root: Folder | None, cache: Folder | None) -> Located:
+    """The files of `source`, downloaded into the cache folder if no folder has them."""
+    folder = Path()
+    for setting, folder in places(root, cache):
         located = look_in(source, folder)
-        if located is None or located.missing:
-            raise FileNotFoundError(_what_is_missing(source, folder, located, "root"))
-        return located
-    if named := os.environ.get(ENVIRONMENT):
-        folder = as_folder(named, ENVIRONMENT)
-        located = look_in(source, folder)
-        if located is not None and located.missing:
-            raise FileNotFoundError(_what_is_missing(source, folder, located, ENVIRONMENT))
-        if located is not None:
+        if located is not None and not located.missing:
             return located
-    located = look_in(source, cache)
-    if located is not None and not located.missing:
-        return located
+        if setting == "root" or (setting == ENVIRONMENT and located is not None):
+            raise FileNotFoundError(_what_is_missing(source, folder, located, setting))
     for download in source.downloads:
-        fetch(source, download, cache)
-    located = look_in(source, cache)
-    assert located is not None, "the downloads of a source are what it reads"
+        fetch(source, download, folder)
+    located = look_in(source, folder)
+    assert located is not None, "the downloads of a source are the files it reads"
     return located
 
 
-def as_folder(root: str | os.PathLike[str], argument: str) -> Path:
-    """`root` as a path, or an error that says which setting names no folder."""
+def as_folder(root: Folder, setting: str) -> Path:
+    """`root` as the path of a folder that exists; `setting` names it in the error."""
     folder = Path(root).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"{argument} names {folder}, which is not a folder; give the folder with the data files"
+            f"{setting} names {folder}, which is not a folder; give the folder with the data files"
         )
     return folder
 
 
 def look_in(source: Source, root: Path) -> Located | None:
-    """The files of `source` in one of its usual places under `root`; None if there are none.
+    """The files of `source` in one of its usual places under `root`, or None.
 
-    The first place that has all of them is taken, else the one that has the most.
+    The first place that has all files wins, else the place that has the most.
     """
     best: Located | None = None
     for place in source.folders:
@@ -79,7 +81,7 @@ def look_in(source: Source, root: Path) -> Located | None:
         if source.archive and (folder / source.archive).is_file():
             located = Located(folder, archive=folder / source.archive)
         else:
-            located = _loose_files(source, folder)
+            located = _separate_files(source, folder)
         if located is None or (best is not None and len(located.missing) >= len(best.missing)):
             continue
         best = located
@@ -90,7 +92,7 @@ def look_in(source: Source, root: Path) -> Located | None:
     return best
 
 
-def _loose_files(source: Source, folder: Path) -> Located | None:
+def _separate_files(source: Source, folder: Path) -> Located | None:
     endings = ("", ".gz") if source.format == "idx" else ("",)
     paths: dict[str, Path] = {}
     for name in source.files:
@@ -104,7 +106,7 @@ def _loose_files(source: Source, folder: Path) -> Located | None:
 
 
 def _refuse_namesake(source: Source, located: Located) -> None:
-    """MNIST and Fashion-MNIST use the same file names: tell them apart by the label checksums."""
+    """MNIST and Fashion-MNIST share their file names; the checksums of the labels differ."""
     for path in located.paths.values():
         if "labels" not in path.name or path.suffix != ".gz":
             continue
@@ -112,16 +114,16 @@ def _refuse_namesake(source: Source, located: Located) -> None:
         for other in SOURCES.values():
             if other.name != source.name and any(d.md5 == digest for d in other.downloads):
                 raise DataFileError(
-                    f"{path} belongs to {other.name}, not to {source.name}; put each set into a "
-                    f"folder of its own, such as {other.folders[0]} and {source.folders[0]}"
+                    f"{path} belongs to {other.name}, not to {source.name}; put each data set "
+                    f"into a folder of its own, such as {other.folders[0]} and {source.folders[0]}"
                 )
 
 
 def fetch(source: Source, download: Download, cache: Path) -> Path:
-    """Download one file into the cache, trying its mirrors in order, and check its MD5.
+    """Download one file into the cache from the first mirror that works, and check its MD5.
 
-    Pooch writes to a temporary file beside the target and renames it once the checksum is right,
-    so an interrupted or wrong download leaves nothing behind.
+    Pooch writes to a temporary file and renames it once the checksum is right, so an interrupted or
+    wrong download leaves nothing behind.
     """
     import pooch
     import requests
@@ -137,25 +139,25 @@ def fetch(source: Source, download: Download, cache: Path) -> Path:
                     known_hash=f"md5:{download.md5}",
                     fname=download.name,
                     path=folder,
-                    # Pooch's own downloader has other parameter names than its protocol.
+                    # The parameter names of this downloader differ from those of the protocol.
                     downloader=pooch.HTTPDownloader(  # pyright: ignore[reportArgumentType]
                         timeout=30, chunk_size=1 << 16
                     ),
                 )
             )
-        except ValueError as error:  # requests' own errors are ValueErrors too when a URL is bad
+        except ValueError as error:  # for a bad URL, the errors of requests are ValueErrors too
             if isinstance(error, requests.RequestException):
                 problems.append(f"{url}: {error}")
             else:
                 mismatch = True
-                problems.append(f"{url}: the file served there does not have MD5 {download.md5}")
+                problems.append(f"{url}: the file does not have MD5 {download.md5}")
         except (requests.RequestException, OSError) as error:
             problems.append(f"{url}: {error}")
     tried = "; ".join(problems)
     if mismatch:
         raise DataFileError(
             f"{download.name} of {source.name} could not be downloaded: a checksum is wrong, so "
-            f"the file was thrown away ({tried}). {where_to_put(source, cache)}"
+            f"the file was discarded ({tried}). {where_to_put(source, cache)}"
         )
     raise FileNotFoundError(
         f"{source.name} is not on this machine and {download.name} could not be downloaded "
@@ -164,9 +166,9 @@ def fetch(source: Source, download: Download, cache: Path) -> Path:
 
 
 def where_to_put(source: Source, cache: Path | None = None) -> str:
-    """A sentence on which files to put where."""
+    """A sentence that says which files belong where."""
     names = ", ".join(download.name for download in source.downloads)
-    kind = "" if source.archive is None else f" (or {', '.join(source.files)} out of it)"
+    kind = "" if source.archive is None else f" (or {', '.join(source.files)} from it)"
     into = f" or into {cache / source.folders[0]}" if cache is not None else ""
     return (
         f"Put {names}{kind} into {source.folders[0]} under a folder named by root= or "
@@ -179,5 +181,5 @@ def _what_is_missing(source: Source, folder: Path, located: Located | None, sett
         return f"{folder} (from {setting}) has no files of {source.name}. {where_to_put(source)}"
     return (
         f"{located.folder} (from {setting}) lacks {', '.join(located.missing)} of {source.name}"
-        f"{' (.gz is fine too)' if source.format == 'idx' else ''}."
+        f"{' (or its .gz)' if source.format == 'idx' else ''}."
     )

@@ -1,8 +1,8 @@
 """The binary version of CIFAR-10 and CIFAR-100.
 
-A file is a row of records without any header: one label byte (CIFAR-10) or two (CIFAR-100: the
+A file is a sequence of records without a header: one label byte (CIFAR-10) or two (CIFAR-100: the
 coarse label, then the fine one), then 1024 red, 1024 green and 1024 blue bytes, each row-major.
-The pickled "python version" is never read: unpickling runs whatever the file says.
+The pickled "python version" is never read, because unpickling can run arbitrary code.
 """
 
 import tarfile
@@ -25,11 +25,11 @@ def parse_records(
     """uint8 images [n, 32, 32, 3] and int32 (fine) labels [n]; `where` names the data in errors."""
     size = label_bytes + PIXELS
     if not data:
-        raise DataFileError(f"{where} is empty")
+        raise DataFileError(f"{where} is empty; download it again")
     if len(data) % size:
         raise DataFileError(
-            f"{where} has {len(data)} bytes, which is no whole number of records of {size} bytes; "
-            f"fetch it again"
+            f"{where} has {len(data)} bytes, which is not a whole number of records of {size} "
+            f"bytes; download it again"
         )
     records = np.frombuffer(data, np.uint8).reshape(-1, size)
     labels = records[:, label_bytes - 1]
@@ -41,10 +41,10 @@ def parse_records(
 
 
 def read_members(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """The contents of the named regular files of a tar archive, wherever they lie in it.
+    """The contents of the named regular files of a tar archive, in whatever folder they are.
 
-    Members are read into memory one by one and nothing is written to disk, so paths in the
-    archive that point elsewhere do no harm.
+    Members are read into memory and nothing is extracted, so paths that point outside the archive
+    do no harm.
     """
     found: dict[str, bytes] = {}
     try:
@@ -59,9 +59,9 @@ def read_members(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
                     break
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DataFileError(
-            f"{archive} is not a whole tar archive ({error}); fetch it again"
+            f"{archive} is not a complete tar archive ({error}); download it again"
         ) from error
     missing = [name for name in names if name not in found]
     if missing:
-        raise DataFileError(f"{archive} does not contain {', '.join(missing)}")
+        raise DataFileError(f"{archive} does not contain {', '.join(missing)}; download it again")
     return found

@@ -1,20 +1,25 @@
-"""What a data set is, once it has been read."""
+"""Data sets and splits in memory."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 
 class DataFileError(ValueError):
-    """A data file that is there but cannot be right; the message names the file."""
+    """A data file that exists but is damaged or wrong; the message names the file."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Examples `x` (batch first) and what goes with them, `y`.
+    """Examples `x` and their targets `y`, batch first.
 
-    For the image sets `x` is float32 in [0, 1] with shape [n, height, width, channels], and `y`
-    holds int32 class labels with shape [n]. Networks that want vectors flatten `x` themselves.
+    In the image data sets `x` is float32 in [0, 1] of shape [n, height, width, channels] and `y`
+    holds int32 class labels [n]. Networks that take vectors flatten `x` themselves.
+
+    >>> import numpy as np, onebasin as ob
+    >>> split = ob.Split(np.zeros((5, 8, 8, 1)), np.arange(5))
+    >>> split.first(2)
+    Split(2 examples of shape (8, 8, 1))
     """
 
     x: np.ndarray
@@ -31,7 +36,7 @@ class Split:
         return len(self.x)
 
     def first(self, count: int | None) -> "Split":
-        """The first `count` examples (all of them for None)."""
+        """The first `count` examples; all of them if None."""
         return self if count is None else Split(self.x[:count], self.y[:count])
 
     def __repr__(self) -> str:
@@ -40,11 +45,15 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training and a test split, and where they came from.
+    """A training split, a test split and their source.
 
-    `source` is "embedded" or the folder the files were read from. `available` counts the examples
-    in those files (before any `limit`), `published` those in the files as published; both are
-    (train, test), and `note` says in words whether they differ.
+    `source` is "embedded", "memory" or the folder of the files. `available` counts the examples in
+    the files (before any `limit`), `published` those of the published files; both are
+    (train, test).
+
+    >>> import onebasin as ob
+    >>> ob.load_dataset("digits")
+    Dataset('digits': 1442 train + 355 test examples of 8×8×1, 10 classes, from embedded)
     """
 
     name: str
@@ -52,12 +61,12 @@ class Dataset:
     test: Split
     num_classes: int
     source: str = "memory"
-    available: tuple[int, int] | None = field(default=None)
-    published: tuple[int, int] | None = field(default=None)
+    available: tuple[int, int] | None = None
+    published: tuple[int, int] | None = None
 
     @property
     def note(self) -> str:
-        """Whether the files hold another number of examples than was published ("" if not)."""
+        """How the numbers of examples differ from the published ones, or ""."""
         return compare_counts(self.available, self.published)
 
     def __repr__(self) -> str:
@@ -70,7 +79,7 @@ class Dataset:
 
 
 def compare_counts(available: tuple[int, int] | None, published: tuple[int, int] | None) -> str:
-    """One clause on how the numbers of examples differ from the published ones, or ""."""
+    """A clause that says how the numbers of examples differ, or ""."""
     if available is None or published is None or available == published:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits of 8×8 pixels that scikit-learn carries: no network needed."""
+"""The 1,797 handwritten digits of 8×8 pixels that come with scikit-learn."""
 
 import numpy as np
 
@@ -10,9 +10,9 @@ _EVERY = 5
 
 
 def load_digits() -> Dataset:
-    """Pixels scaled from 0..16 to [0, 1]; within each class every fifth example is for testing.
+    """Pixels scaled from 0..16 to [0, 1]; every fifth example of each class is a test example.
 
-    The rule needs no random numbers, so the split is the same everywhere and for ever.
+    The split uses no random numbers, so it is the same on every machine.
     """
     from sklearn import datasets
 

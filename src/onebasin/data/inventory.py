@@ -1,23 +1,22 @@
-"""What data is on this machine, and where: the `onebasin data` command."""
+"""The data sets on this machine and their folders, for `onebasin data`."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from onebasin.data import digits
-from onebasin.data.cache import ENVIRONMENT, Located, as_folder, default_cache, look_in
+from onebasin.data.cache import Folder, Located, look_in, places
 from onebasin.data.cifar import PIXELS
 from onebasin.data.dataset import DataFileError, compare_counts
-from onebasin.data.idx import read_idx_header
+from onebasin.data.idx import check_pair, read_idx_header
 from onebasin.data.sources import SOURCES, Source
 
 
 @dataclass(frozen=True)
 class Found:
-    """One data set: the place it was found in, its folder, and how many examples it has.
+    """A data set, the place where it was found, its folder and its numbers of examples.
 
     `place` is "embedded", "root", "ONEBASIN_DATA", "cache", or "nowhere" (it would be downloaded).
-    `counts` is (train, test) by headers and file sizes alone, or None where that does not tell.
+    `counts` is (train, test) from headers and file sizes, or None where these do not suffice.
     """
 
     name: str
@@ -28,23 +27,15 @@ class Found:
     note: str
 
 
-def describe(
-    root: str | os.PathLike[str] | None = None, *, cache: str | os.PathLike[str] | None = None
-) -> list[Found]:
-    """Where `load_dataset(name, root)` would read each data set from, without reading it."""
-    found = [Found("digits", "embedded", "scikit-learn", digits.COUNTS, None, "")]
-    places: list[tuple[str, Path]] = []
-    if root is not None:
-        places.append(("root", as_folder(root, "root")))
-    else:
-        if named := os.environ.get(ENVIRONMENT):
-            places.append((ENVIRONMENT, as_folder(named, ENVIRONMENT)))
-        places.append(("cache", Path(cache).expanduser() if cache else default_cache()))
-    return found + [_search(source, places, final=root is not None) for source in SOURCES.values()]
+def describe(root: Folder | None = None, *, cache: Folder | None = None) -> list[Found]:
+    """Where `load_dataset(name, root)` finds each data set, without reading it."""
+    embedded = Found("digits", "embedded", "scikit-learn", digits.COUNTS, None, "")
+    folders = places(root, cache)
+    return [embedded, *(_search(source, folders) for source in SOURCES.values())]
 
 
-def _search(source: Source, places: list[tuple[str, Path]], *, final: bool) -> Found:
-    for place, folder in places:
+def _search(source: Source, folders: list[tuple[str, Path]]) -> Found:
+    for place, folder in folders:
         try:
             located = look_in(source, folder)
             if located is None:
@@ -59,13 +50,14 @@ def _search(source: Source, places: list[tuple[str, Path]], *, final: bool) -> F
         else:
             note = compare_counts(counts, source.published)
         return Found(source.name, place, str(located.folder), counts, source.published, note)
-    note = "not in this folder" if final else "would be downloaded on first use"
+    here = [place for place, _ in folders] == ["root"]
+    note = "not in this folder" if here else "would be downloaded on first use"
     return Found(source.name, "nowhere", "", None, source.published, note)
 
 
 def _count(source: Source, located: Located) -> tuple[int, int] | None:
     if located.archive:
-        return None  # counting would mean decompressing all of it
+        return None  # counting would decompress the whole archive
     train, test = (
         _count_idx(names, located)
         if source.format == "idx"
@@ -77,17 +69,12 @@ def _count(source: Source, located: Located) -> tuple[int, int] | None:
 
 def _count_idx(names: tuple[str, ...], located: Located) -> int:
     images, labels = (located.paths[name] for name in names)
-    numbers = []
-    for path in (images, labels):
-        _, shape = read_idx_header(path)
-        if not shape:
-            raise DataFileError(f"{path} has no dimensions")
-        numbers.append(shape[0])
-    if numbers[0] != numbers[1]:
-        raise DataFileError(
-            f"{images} and {labels} do not pair up: {numbers[0]} images and {numbers[1]} labels"
-        )
-    return numbers[0]
+    num_images, num_labels = (read_idx_header(path)[1][:1] for path in (images, labels))
+    if not num_images or not num_labels:
+        path = labels if num_images else images
+        raise DataFileError(f"{path} holds a single number, not a data set; download it again")
+    check_pair(images, labels, *num_images, *num_labels)
+    return num_images[0]
 
 
 def _count_records(names: tuple[str, ...], located: Located, size: int) -> int:
@@ -96,13 +83,13 @@ def _count_records(names: tuple[str, ...], located: Located, size: int) -> int:
         path = located.paths[name]
         records, rest = divmod(path.stat().st_size, size)
         if rest:
-            raise DataFileError(f"{path} is no whole number of records of {size} bytes")
+            raise DataFileError(f"{path} is not a whole number of records of {size} bytes")
         total += records
     return total
 
 
 def render(found: list[Found]) -> str:
-    """The findings as a plain table."""
+    """A plain-text table of data sets."""
     rows = [("data set", "found in", "train", "test", "folder", "note")]
     for one in found:
         train, test = ("?", "?") if one.counts is None else map(str, one.counts)

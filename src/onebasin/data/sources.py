@@ -1,4 +1,4 @@
-"""Which files make up each published data set, what they are called and where they can be had."""
+"""The published data sets: their files, checksums and mirrors."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -8,7 +8,7 @@ from onebasin.choices import DataName
 
 @dataclass(frozen=True)
 class Download:
-    """A published file: its name, the MD5 its publisher states, and mirrors to try in order."""
+    """A published file: its name, its published MD5, and the mirrors in order of preference."""
 
     name: str
     md5: str
@@ -19,9 +19,9 @@ class Download:
 class Source:
     """A published image data set.
 
-    `train` and `test` name the files that are read; `folders` are the places under a root where
-    publishers, torchvision and people put them ("" is the root itself, and last, because a name
-    such as train.bin says little); `published` counts (train, test) examples.
+    `train` and `test` name the files. `folders` are their usual places under a root folder, where
+    "" is the root itself and comes last, because a name such as train.bin is not specific.
+    `published` counts (train, test) examples.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Source:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file that is read, training ones first."""
+        """All files, those of the training split first."""
         return self.train + self.test
 
     @property
     def archive(self) -> str | None:
-        """The tar archive the files may also be read from."""
+        """The tar archive that holds the files, if they are published as one."""
         return self.downloads[0].name if self.format == "cifar" else None
 
 
@@ -49,23 +49,44 @@ _IDX_TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 _IDX_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
-def _idx_downloads(md5s: tuple[str, ...], mirrors: tuple[str, ...]) -> tuple[Download, ...]:
-    names = [f"{name}.gz" for name in _IDX_TRAIN + _IDX_TEST]
-    return tuple(
-        Download(name, md5, tuple(mirror + name for mirror in mirrors))
-        for name, md5 in zip(names, md5s, strict=True)
+def _idx(
+    name: str, folders: tuple[str, ...], md5s: tuple[str, ...], mirrors: tuple[str, ...]
+) -> Source:
+    files = [f"{file}.gz" for file in _IDX_TRAIN + _IDX_TEST]
+    downloads = tuple(
+        Download(file, md5, tuple(mirror + file for mirror in mirrors))
+        for file, md5 in zip(files, md5s, strict=True)
+    )
+    counts = (60_000, 10_000)
+    return Source(name, "idx", _IDX_TRAIN, _IDX_TEST, (*folders, ""), downloads, 10, counts)
+
+
+# The checksums are the "binary version" of the tables at www.cs.toronto.edu/~kriz/cifar.html. That
+# address now redirects to cave.cs.toronto.edu, the second mirror.
+_TORONTO = ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/")
+
+
+def _cifar(classes: int, folder: str, train: tuple[str, ...], test: str, md5: str) -> Source:
+    name, archive = f"cifar{classes}", f"cifar-{classes}-binary.tar.gz"
+    return Source(
+        name=name,
+        format="cifar",
+        train=train,
+        test=(test,),
+        folders=(folder, f"{name}/{folder}", name, ""),
+        downloads=(Download(archive, md5, tuple(mirror + archive for mirror in _TORONTO)),),
+        num_classes=classes,
+        published=(50_000, 10_000),
+        label_bytes=1 if classes == 10 else 2,
     )
 
 
-# MD5s: torchvision/datasets/mnist.py. Mirrors: PyTorch's and the CVDF's, since the original
-# page (yann.lecun.com/exdb/mnist) no longer serves the files reliably.
-MNIST = Source(
-    name="mnist",
-    format="idx",
-    train=_IDX_TRAIN,
-    test=_IDX_TEST,
-    folders=("MNIST/raw", "MNIST", "mnist/raw", "mnist", ""),
-    downloads=_idx_downloads(
+_ALL = (
+    # Checksums: torchvision/datasets/mnist.py. Mirrors: PyTorch's and the CVDF's, since the
+    # original page (yann.lecun.com/exdb/mnist) no longer serves the files reliably.
+    _idx(
+        "mnist",
+        ("MNIST/raw", "MNIST", "mnist/raw", "mnist"),
         (
             "f68b3c2dcbeaaa9fbdd348bbdeb94873",
             "d53e105ee54ea40749a09fcbcd1e9432",
@@ -77,25 +98,16 @@ MNIST = Source(
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
         ),
     ),
-    num_classes=10,
-    published=(60_000, 10_000),
-)
-
-# MD5s and mirrors: the README of github.com/zalandoresearch/fashion-mnist (also in torchvision).
-FASHION_MNIST = Source(
-    name="fashion-mnist",
-    format="idx",
-    train=_IDX_TRAIN,
-    test=_IDX_TEST,
-    folders=(
-        "FashionMNIST/raw",
-        "FashionMNIST",
-        "fashion-mnist/raw",
+    # Checksums and mirrors: the README of github.com/zalandoresearch/fashion-mnist.
+    _idx(
         "fashion-mnist",
-        "fashion_mnist",
-        "",
-    ),
-    downloads=_idx_downloads(
+        (
+            "FashionMNIST/raw",
+            "FashionMNIST",
+            "fashion-mnist/raw",
+            "fashion-mnist",
+            "fashion_mnist",
+        ),
         (
             "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
             "25c81989df183df01b3e8a0aad5dffbe",
@@ -107,52 +119,14 @@ FASHION_MNIST = Source(
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
         ),
     ),
-    num_classes=10,
-    published=(60_000, 10_000),
-)
-
-# MD5s: the tables of www.cs.toronto.edu/~kriz/cifar.html, "binary version". That address now
-# redirects to cave.cs.toronto.edu, which is the second mirror.
-CIFAR10 = Source(
-    name="cifar10",
-    format="cifar",
-    train=tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
-    test=("test_batch.bin",),
-    folders=("cifar-10-batches-bin", "cifar10/cifar-10-batches-bin", "cifar10", ""),
-    downloads=(
-        Download(
-            "cifar-10-binary.tar.gz",
-            "c32a1d4ab5d03f1284b67883e8d87530",
-            (
-                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                "https://cave.cs.toronto.edu/kriz/cifar-10-binary.tar.gz",
-            ),
-        ),
+    _cifar(
+        10,
+        "cifar-10-batches-bin",
+        tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+        "test_batch.bin",
+        "c32a1d4ab5d03f1284b67883e8d87530",
     ),
-    num_classes=10,
-    published=(50_000, 10_000),
+    _cifar(100, "cifar-100-binary", ("train.bin",), "test.bin", "03b5dce01913d631647c71ecec9e9cb8"),
 )
-
-CIFAR100 = Source(
-    name="cifar100",
-    format="cifar",
-    train=("train.bin",),
-    test=("test.bin",),
-    folders=("cifar-100-binary", "cifar100/cifar-100-binary", "cifar100", ""),
-    downloads=(
-        Download(
-            "cifar-100-binary.tar.gz",
-            "03b5dce01913d631647c71ecec9e9cb8",
-            (
-                "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-                "https://cave.cs.toronto.edu/kriz/cifar-100-binary.tar.gz",
-            ),
-        ),
-    ),
-    num_classes=100,
-    published=(50_000, 10_000),
-    label_bytes=2,
-)
-
-SOURCES = {source.name: source for source in (MNIST, FASHION_MNIST, CIFAR10, CIFAR100)}
+SOURCES = {source.name: source for source in _ALL}
 NAMES = get_args(DataName)
