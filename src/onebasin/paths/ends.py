@@ -1,18 +1,16 @@
-"""What all paths share: the interval, and ends that belong together."""
+"""What all paths share: the interval, checks of the ends, and linear interpolation."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-from onebasin.posterior import LowRank, MeanField, Mixture, Samples
+from onebasin.posterior import Posterior
 from onebasin.trees import PyTree, check_same_shapes, shapes_by_path
 
-KINDS = (MeanField, Samples, LowRank, Mixture)
 
-
-def check_t(t: Any) -> float:
+def check_t(t: float) -> float:
     """Refuse a t outside [0, 1]."""
     value = float(t)
     if math.isnan(value) or not 0.0 <= value <= 1.0:
@@ -20,18 +18,18 @@ def check_t(t: Any) -> float:
     return value
 
 
-def check_ends(q0: Any, q1: Any) -> None:
-    """Refuse ends that are no posteriors, or posteriors over different params."""
+def check_ends(q0: Posterior, q1: Posterior) -> None:
+    """Refuse ends that are not posteriors, or that are posteriors over different params."""
     for name, q in (("q0", q0), ("q1", q1)):
-        if not isinstance(q, KINDS):
+        if not isinstance(q, Posterior):
             raise ValueError(
-                f"{name} is a {type(q).__name__}; a path needs a MeanField, Samples, LowRank or "
-                "Mixture at each end (for plain params use line)"
+                f"{name} is a {type(q).__name__}; give a posterior such as a MeanField or Samples "
+                "at each end (for plain params use line)"
             )
     check_same_shapes(q0.like, q1.like, "q1 is over other params than q0 and")
 
 
-def check_states(state0: PyTree, state1: PyTree) -> None:
+def check_states(state0: PyTree | None, state1: PyTree | None) -> None:
     """Refuse ends of which only one has running statistics, or whose statistics differ."""
     if (state0 is None) != (state1 is None):
         which = "q0" if state1 is None else "q1"
@@ -39,13 +37,16 @@ def check_states(state0: PyTree, state1: PyTree) -> None:
             f"only {which} has running statistics (state); give both ends theirs, or neither"
         )
     if state0 is not None and shapes_by_path(state0) != shapes_by_path(state1):
-        raise ValueError("the running statistics of q0 and q1 have different shapes")
+        raise ValueError(
+            "the running statistics of q0 and q1 have different shapes; give both ends those of "
+            "one network"
+        )
 
 
-def lerp(t: Any, start: PyTree, end: PyTree) -> PyTree:
-    """(1−t)·start + t·end, leaf by leaf; exact at both ends. Integers stay as at the start."""
+def lerp(t: ArrayLike, start: PyTree, end: PyTree) -> PyTree:
+    """(1−t)·start + t·end, leaf by leaf; exact at both ends. Integer leaves keep their start."""
 
-    def leaf(a: Any, b: Any) -> Any:
+    def leaf(a: ArrayLike, b: ArrayLike) -> jax.Array:
         a, b = jnp.asarray(a), jnp.asarray(b)
         if not jnp.issubdtype(a.dtype, jnp.inexact):
             return a

@@ -1,6 +1,6 @@
-"""Couplings: which draw of one end belongs to which of the other, and how factors are turned."""
+"""Couplings: which draw of one end belongs to which of the other, and how factors are rotated."""
 
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,11 @@ from onebasin.trees import PyTree
 
 
 def pair_draws(q0: Samples, q1: Samples) -> tuple[Samples, Samples, str]:
-    """Both sets with draws in the order of an optimal pairing, and what was done to get there.
+    """Both sets with their draws in the order of an optimal pairing, and a note on any thinning.
 
     The pairing minimises the summed squared distance (a linear assignment). Sets of different
-    size have no pairing: the larger is thinned to the smaller's size at even steps, which
-    keeps the spread over a chain and needs no key.
+    size have no pairing: the larger is thinned evenly to the size of the smaller, which needs no
+    key and covers the whole length of a chain.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -25,8 +25,7 @@ def pair_draws(q0: Samples, q1: Samples) -> tuple[Samples, Samples, str]:
         larger = max(q0.num_draws, q1.num_draws)
         note = f"the larger set was thinned evenly from {larger} to {count} draws"
     q0, q1 = q0.thin(count), q1.thin(count)
-    rows, columns = linear_sum_assignment(squared_distances(q0.draws, q1.draws))
-    del rows  # SciPy returns them in order
+    _, columns = linear_sum_assignment(squared_distances(q0.draws, q1.draws))  # rows are in order
     paired = q1.take(columns)
     return q0, Samples(paired.draws, q0.chain, paired.state), note
 
@@ -34,12 +33,11 @@ def pair_draws(q0: Samples, q1: Samples) -> tuple[Samples, Samples, str]:
 def squared_distances(draws0: PyTree, draws1: PyTree) -> np.ndarray:
     """‖a_i − b_j‖² for all pairs of draws, by one matrix product per leaf.
 
-    Both sides are centred by the same point first, so that the difference of large numbers
-    in ‖a‖² + ‖b‖² − 2⟨a, b⟩ loses little.
+    Both sides are first centred by the same point, so that little precision is lost to
+    cancellation in ‖a‖² + ‖b‖² − 2⟨a, b⟩.
     """
-    total: Any = 0.0
-    for a, b in zip(jax.tree.leaves(draws0), jax.tree.leaves(draws1), strict=True):
-        a, b = (np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in (a, b))
+    total = np.zeros(())
+    for a, b in _matrices(draws0, draws1):
         centre = 0.5 * (a.mean(0) + b.mean(0))
         a, b = a - centre, b - centre
         total = total + (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
@@ -47,7 +45,7 @@ def squared_distances(draws0: PyTree, draws1: PyTree) -> np.ndarray:
 
 
 def rotate_factors(q0: LowRank, q1: LowRank) -> LowRank:
-    """q1 with its factors turned onto those of q0 (orthogonal Procrustes).
+    """q1 with its factors rotated onto those of q0 (orthogonal Procrustes).
 
     z is isotropic, so F₁ and F₁R give the same Gaussian for any orthogonal R; the R that
     minimises ‖F₀ − F₁R‖² is UVᵀ for the singular vectors of F₁ᵀF₀. Leaves hold the columns
@@ -55,22 +53,24 @@ def rotate_factors(q0: LowRank, q1: LowRank) -> LowRank:
     """
     if q0.rank == 0:
         return q1
-    return LowRank(q1.mean, q1.std, _rotated(q0.factors, q1.factors), q1.state)
-
-
-def _rotated(factors0: PyTree, factors1: PyTree) -> PyTree:
-    gram = cross_gram(factors1, factors0)
-    left, _, right = np.linalg.svd(gram)
+    left, _, right = np.linalg.svd(cross_gram(q1.factors, q0.factors))
     rotation = left @ right
-    return jax.tree.map(
-        lambda f: jnp.asarray(np.tensordot(rotation.T, np.asarray(f), axes=1), f.dtype), factors1
+    rotated = jax.tree.map(
+        lambda f: jnp.asarray(np.tensordot(rotation.T, np.asarray(f), axes=1), f.dtype), q1.factors
     )
+    return LowRank(q1.mean, q1.std, rotated, q1.state)
 
 
 def cross_gram(factors0: PyTree, factors1: PyTree) -> np.ndarray:
     """F₀ᵀF₁, [rank₀, rank₁]."""
-    total: Any = 0.0
-    for a, b in zip(jax.tree.leaves(factors0), jax.tree.leaves(factors1), strict=True):
-        a, b = (np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in (a, b))
+    total = np.zeros(())
+    for a, b in _matrices(factors0, factors1):
         total = total + a @ b.T
     return total
+
+
+def _matrices(first: PyTree, second: PyTree) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The leaves of two trees in pairs, as float64 matrices [leading axis, the rest]."""
+    for pair in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        a, b = (np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in pair)
+        yield a, b

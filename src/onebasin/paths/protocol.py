@@ -1,4 +1,4 @@
-"""What a path is: t in [0, 1] to a posterior."""
+"""A path: t in [0, 1] → posterior."""
 
 from typing import Protocol, runtime_checkable
 
@@ -7,12 +7,12 @@ from onebasin.posterior import Posterior
 
 @runtime_checkable
 class Path(Protocol):
-    """Anything that gives a posterior for every t in [0, 1] can be profiled.
+    """A function from t in [0, 1] to a posterior; `profile` takes any such function.
 
     >>> import jax.numpy as jnp, onebasin as ob
     >>> def bend(t):  # a path of your own
     ...     return ob.MeanField({"w": jnp.array([t, t**2])}, {"w": jnp.ones(2)})
-    >>> isinstance(bend, Path)
+    >>> isinstance(bend, ob.Path)
     True
     """
 

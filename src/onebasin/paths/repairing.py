@@ -1,51 +1,56 @@
-"""Repairing a path: hidden units keep the mean and spread they have at the ends.
+"""Repairing a path: hidden units keep the mean and standard deviation they have at the ends.
 
 Averaging two aligned networks averages weights whose noise is independent, so pre-activations
-shrink and shift on the way (Jordan et al. 2023, for single networks), and the loss rises
+shrink and shift between the ends (Jordan et al. 2023, for single networks), and the loss rises
 although the permutation is right. Along the repaired path every hidden channel is rescaled
 and shifted so that over a batch
 
-    mean(t) = (1−t)·mean(0) + t·mean(1),    spread(t) = (1−t)·spread(0) + t·spread(1).
+    mean(t) = (1−t)·mean(0) + t·mean(1),    std(t) = (1−t)·std(0) + t·std(1).
 
-With z the channel's pre-activation and a = spread*/spread, c = mean* − a·mean, the change
-z → a·z + c is made in the parameters: incoming weights (or the gain of the normalisation) are
-multiplied by a, and the bias b becomes a·b + c. Layers are repaired from input to output, each
-on what the layers before it give after their repair.
+With z the channel's pre-activation and a = std*/std, c = mean* − a·mean, the change z → a·z + c
+is made in the parameters: incoming weights (or the gain of the normalisation) are multiplied
+by a, and the bias b becomes a·b + c. Layers are repaired from input to output, each with the
+layers before it already repaired.
 
-What shrinks between two Gaussians is their mean, not their noise: m_t averages means that do
-not quite match, while s_t averages standard deviations. So by default only the mean is
-scaled, with the statistics of the mean network, and s_t stays that of the geodesic. Scaling
-the noise as well (`scale="all"`) repairs less; docs/barriers.md has the numbers.
+Between two Gaussians the mean shrinks, not the noise: m_t averages means that match only in part,
+while s_t averages standard deviations. So by default only the mean is scaled, with the statistics
+of the mean network, and s_t stays that of the geodesic. Scaling the noise as well (`scale="all"`)
+repairs less; docs/barriers.md has the numbers.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
-from onebasin.networks import NetworkLike, apply_of
+from onebasin.networks import Apply, NetworkLike, apply_of
 from onebasin.paths.ends import check_t, lerp
 from onebasin.paths.geodesics import DisplacementPath
 from onebasin.paths.layers import Channels
-from onebasin.posterior import LowRank, MeanField, Samples
+from onebasin.posterior import LowRank, MeanField, Posterior, PosteriorT, Samples
 from onebasin.posterior.coupled import coupled_draws
 from onebasin.symmetry import Symmetry, find_symmetry
-from onebasin.trees import PyTree, leaves_by_path
+from onebasin.trees import PyTree, leaves_by_path, with_leaves
 
-TOLERANCE = 0.02  # of a channel's spread: how well a repaired layer must match its target
-DEAD = 1e-6  # a channel whose spread is below this share of the layer's is left as it is
+TOLERANCE = 0.02  # how far a repaired layer may miss its target, in standard deviations
+DEAD = 1e-6  # a channel whose std is below this share of the layer's largest is not changed
 
-Scale = Literal["mean", "all"]
-Change = dict[str, tuple[np.ndarray, np.ndarray]]  # leaf → (scale, shift), broadcastable
-Moments = list[tuple[np.ndarray, np.ndarray]]  # for each layer: mean and spread of its channels
+Scale: TypeAlias = Literal["mean", "all"]
+Change: TypeAlias = dict[str, tuple[np.ndarray, np.ndarray]]  # leaf → (scale, shift)
+Moments: TypeAlias = list[tuple[np.ndarray, np.ndarray]]  # mean and std of each layer's channels
+Member: TypeAlias = tuple[PyTree, PyTree | None, PyTree, PyTree | None]  # params, state at each end
+Correction: TypeAlias = tuple[tuple[PyTree, PyTree], tuple[PyTree, PyTree] | None]
+"""Trees (scale, shift) with a leading axis of points, and the ends of the part of θ_t that is
+scaled (None for all of it): θ_t ← θ_t + (scale − 1)·part_t + shift."""
 
 
 @dataclass(frozen=True)
 class Lever:
-    """What moves a layer's channels: the leaf that scales them and the one that shifts them."""
+    """The leaf that scales the channels of a layer and the leaf that shifts them."""
 
     layer: int
     scale: str
@@ -54,20 +59,20 @@ class Lever:
 
 
 @dataclass(frozen=True, eq=False)
-class RepairedPath:
+class RepairedPath(Generic[PosteriorT]):
     """A path with the statistics of its hidden units restored; made by `repair`.
 
-    `repaired` names the layers that are; `left_alone` maps each of the others to the reason.
+    `repaired` names the repaired layers; `left_alone` maps each of the others to the reason.
     """
 
-    path: DisplacementPath
+    path: DisplacementPath[PosteriorT]
     repaired: tuple[str, ...]
     left_alone: dict[str, str]
     statistics: str
     scale: Scale
-    _levers: tuple[Lever, ...] = field(repr=False, compare=False)
-    _statistics: "_Statistics" = field(repr=False, compare=False)
-    _known: dict[float, Change] = field(default_factory=dict, repr=False, compare=False)
+    _levers: tuple[Lever, ...] = field(repr=False)
+    _statistics: "_Statistics" = field(repr=False)
+    _known: dict[float, Change] = field(default_factory=dict, repr=False)
 
     @property
     def kind(self) -> str:
@@ -82,17 +87,12 @@ class RepairedPath:
     def deterministic(self) -> bool:
         return self.path.deterministic
 
-    @property
-    def q0(self) -> Any:
-        return self.path.q0
-
-    @property
-    def q1(self) -> Any:
-        return self.path.q1
-
-    def __call__(self, t: float) -> Any:
-        t = check_t(t)
+    def __call__(self, t: float) -> PosteriorT:
         return _changed(self.path(t), self._trees(self.change(t)), self.scale)
+
+    def __repr__(self) -> str:
+        layers = len(self.repaired) + len(self.left_alone)
+        return f"{self.path!r}, {len(self.repaired)} of {layers} layers repaired"
 
     def change(self, t: float) -> Change:
         """Scale and shift of every leaf that is changed at t."""
@@ -101,10 +101,8 @@ class RepairedPath:
             self._known[t] = _solve(self._statistics, t, self._levers)
         return self._known[t]
 
-    def corrections(self, ts: Sequence[float] | np.ndarray) -> tuple[tuple[PyTree, PyTree], Any]:
-        """Scales and shifts as trees like params, with a leading axis of points; and the ends of
-        the part of a draw that is scaled, the means, or None where it is all of it.
-        """
+    def corrections(self, ts: np.ndarray) -> Correction:
+        """What the repair does to the params of the plain path at all points `ts`."""
         trees = [self._trees(self.change(float(t))) for t in ts]
         part = None
         if self.scale == "mean":
@@ -113,53 +111,60 @@ class RepairedPath:
         return stacked, part
 
     def _trees(self, change: Change) -> tuple[PyTree, PyTree]:
+        """Scale and shift as trees like params; leaves that do not change have scale 1, shift 0."""
         like = self.path.q0.like
-        structure = jax.tree.structure(like)
-        pairs = [
-            change.get(name, (np.ones((1,) * len(leaf.shape)), np.zeros((1,) * len(leaf.shape))))
-            for name, leaf in leaves_by_path(like).items()
-        ]
-        dtypes = [leaf.dtype for leaf in jax.tree.leaves(like)]
-        scale, shift = (
-            jax.tree.unflatten(
-                structure, [jnp.asarray(p[i], d) for p, d in zip(pairs, dtypes, strict=True)]
-            )
-            for i in (0, 1)
-        )
-        return scale, shift
+        scale, shift = {}, {}
+        for name, leaf in leaves_by_path(like).items():
+            a, b = change.get(name, (np.ones((1,) * leaf.ndim), np.zeros((1,) * leaf.ndim)))
+            scale[name], shift[name] = jnp.asarray(a, leaf.dtype), jnp.asarray(b, leaf.dtype)
+        return with_leaves(like, scale), with_leaves(like, shift)
 
 
 def repair(
-    path: DisplacementPath,
+    path: DisplacementPath[PosteriorT],
     network: NetworkLike,
-    x: Any,
+    x: ArrayLike,
     *,
     symmetry: Symmetry | None = None,
     scale: Literal["auto", "mean", "all"] = "auto",
     draws: int = 0,
     key: jax.Array | None = None,
-) -> RepairedPath:
-    """The path with each hidden unit's mean and spread over `x` brought to the ends' average.
+) -> RepairedPath[PosteriorT]:
+    """The path with the mean and std of every hidden unit over `x` interpolated between the ends.
 
     Args:
-      path: from `geodesic`, `displacement` or `line`; aligned ends, or there is little to repair.
+      path: from `geodesic`, `displacement` or `line`, between aligned ends.
       network: `apply(params, x)` (or `apply(params, x, state)`), a `Network` or a `Problem`.
-      x: a batch of inputs, training data: a few hundred are enough.
+      x: a batch of training inputs; a few hundred are enough.
       symmetry: the traced symmetry, found by tracing if not given. It says which weights
         compute a hidden channel and which bias or gain it has.
-      scale: "mean" scales the mean of a Gaussian and leaves its noise, "all" scales both;
+      scale: "mean" scales the mean of a Gaussian and keeps its noise, "all" scales both;
         "auto" is "mean" for Gaussians and "all" for Samples, whose draws are networks.
-      draws: over how many draws (of common noise, from `key`) statistics are pooled; 0 takes
-        those of the mean network for Gaussians, and of all draws for Samples.
+      draws: the number of draws (of common noise, from `key`) over which statistics are pooled;
+        0 takes the mean network of Gaussians, and all draws of Samples.
       key: needed with `draws`.
+
+    Returns:
+      a path; `repaired` names its repaired layers, `left_alone` the others with the reason.
+
+    >>> import jax, jax.numpy as jnp, onebasin as ob
+    >>> def apply(p, x):
+    ...     return jnp.tanh(x @ p["w1"] + p["b1"]) @ p["w2"]
+    >>> def params(sign):
+    ...     return {"w1": jnp.array([[1.0, sign]]), "b1": jnp.zeros(2), "w2": jnp.ones((2, 1))}
+    >>> path = ob.repair(ob.line(params(0.5), params(-0.25)), apply, jnp.array([[-1.0], [1.0]]))
+    >>> path.repaired
+    ('w1',)
+    >>> path.path(0.5).draw(0)["w1"].tolist(), path(0.5).draw(0)["w1"].tolist()
+    ([[1.0, 0.125]], [[1.0, 0.375]])
     """
     if not isinstance(path, DisplacementPath):
         raise ValueError(
-            f"a {getattr(path, 'kind', type(path).__name__)} path cannot be repaired; give one "
-            "from geodesic, displacement or line"
+            f"a {type(path).__name__} cannot be repaired; give a path from geodesic, displacement "
+            "or line"
         )
     if draws < 0 or (draws > 0 and key is None):
-        raise ValueError("draws counts draws; with any, give the key they are made from")
+        raise ValueError("draws is a number of draws; if it is above 0, give the key as well")
     x = jnp.asarray(x)
     if x.ndim < 1 or len(x) < 2:
         raise ValueError(f"x has shape {x.shape}; statistics need at least two examples")
@@ -175,45 +180,45 @@ def repair(
         symmetry = find_symmetry(apply, params, x[:2], state=state)
     statistics = _Statistics(members, apply, x, symmetry)
     levers, reasons = _find_levers(statistics)
+    names = {layer.name for layer in statistics.layers}
     for group in symmetry.groups:
-        leaves = {place.leaf for place in group.places}
-        if not any(leaves & {layer.name} for layer in statistics.layers):
-            reasons[group.name] = "no layer that computes its units could be followed"
+        if names.isdisjoint(place.leaf for place in group.places):
+            reasons[group.name] = "no layer that computes its units was found"
     kept = tuple(statistics.layers[lever.layer].name for lever in levers)
     source = "the mean network" if draws == 0 and not of_samples else f"{len(members)} draws"
     return RepairedPath(path, kept, reasons, source, scale, tuple(levers), statistics)
 
 
-def _members(path: DisplacementPath, draws: int, *, key: jax.Array | None) -> list[tuple]:
+def _members(path: DisplacementPath, draws: int, *, key: jax.Array | None) -> list[Member]:
     """The networks whose statistics count: params and state at both ends, coupled."""
     ends = (path.q0, path.q1)
-    coupled = None
     if draws > 0 and key is not None:
         coupled = coupled_draws(ends, draws, key=key)
     elif isinstance(path.q0, Samples):
         coupled = coupled_draws(ends, path.q0.num_draws, key=jax.random.key(0))  # all, in order
-    if coupled is not None:
-        pairs = (coupled(s) for s in range(coupled.count))
-        return [(*start, *end) for start, end in pairs]
-    (start, _), (end, _) = (q.moments() for q in (path.q0, path.q1))
-    return [(start, path.q0.state, end, path.q1.state)]
+    else:
+        (start, _), (end, _) = (q.moments() for q in ends)
+        return [(start, path.q0.state, end, path.q1.state)]
+    return [(*start, *end) for start, end in map(coupled, range(coupled.count))]
 
 
 class _Statistics:
-    """Means and spreads of every layer's channels, pooled over members and inputs."""
+    """Mean and std of every layer's channels, pooled over members and inputs."""
 
-    def __init__(self, members: list[tuple], apply: Any, x: jax.Array, symmetry: Symmetry) -> None:
+    def __init__(
+        self, members: list[Member], apply: Apply, x: jax.Array, symmetry: Symmetry
+    ) -> None:
         self.members = members
         channels = Channels(apply, members[0][0], x, symmetry, members[0][1])
         self.layers = channels.layers
 
         @jax.jit
-        def raw(t: jax.Array, member: tuple, change: Change) -> list[jax.Array]:
+        def raw(t: jax.Array, member: Member, change: Change) -> list[jax.Array]:
             params0, state0, params1, state1 = member
             params = _apply_change(lerp(t, params0, params1), change)
             recorded = channels.record(params, lerp(t, state0, state1))
             means = [z.mean(axis=1) for z in recorded]
-            # The second moment by way of the variance: nothing large cancels in float32.
+            # The second moment as variance plus squared mean avoids cancellation in float32.
             return [
                 jnp.stack([m, ((z - m[:, None]) ** 2).mean(axis=1) + m**2])
                 for z, m in zip(recorded, means, strict=True)
@@ -224,19 +229,19 @@ class _Statistics:
         self.targets = (self.at(0.0, still), self.at(1.0, still))
 
     def no_change(self) -> Change:
-        """Scale one and shift zero for every leaf that a lever may move."""
+        """Scale one and shift zero for every leaf that a lever may change."""
         like = leaves_by_path(self.members[0][0])
         change: Change = {}
         for layer in self.layers:
             shifts = [] if layer.shift is None else [(layer.shift, -1)]
             for name, axis in [*layer.scales, *shifts]:
-                shape = [1] * len(like[name].shape)
+                shape = [1] * like[name].ndim
                 shape[axis] = like[name].shape[axis]
                 change.setdefault(name, (np.ones(shape, np.float32), np.zeros(shape, np.float32)))
         return change
 
     def at(self, t: float, change: Change) -> Moments:
-        """Mean and spread of every channel at t, with the change made."""
+        """Mean and std of every channel at t, with the change made."""
         found = [self._raw(jnp.float32(t), member, change) for member in self.members]
         pooled = [
             np.mean(np.asarray(parts, np.float64), axis=0) for parts in zip(*found, strict=True)
@@ -245,21 +250,21 @@ class _Statistics:
 
 
 def _solve(statistics: _Statistics, t: float, levers: Sequence[Lever]) -> Change:
-    """The change of every leaf at t, layer after layer."""
+    """The change of every leaf at t, layer by layer."""
     change = statistics.no_change()
     if t in (0.0, 1.0):
         return change  # the ends are their own targets
     now = statistics.at(t, change)
     for lever in levers:
-        change, _, now = _pull(statistics, t, change, lever, now)
+        change, _, now = _restore(statistics, t, change, lever, now)
     return change
 
 
 def _find_levers(statistics: _Statistics) -> tuple[list[Lever], dict[str, str]]:
     """A lever for every layer that has one, and the reason for every layer that has none.
 
-    The leaves that may scale a layer are tried in turn at the middle of the path, and the
-    first that brings the channels to their targets is the lever.
+    The leaves that may scale a layer are tried in order at the midpoint of the path; the first
+    that brings the channels to their targets is the lever.
     """
     levers: list[Lever] = []
     reasons: dict[str, str] = {}
@@ -271,10 +276,10 @@ def _find_levers(statistics: _Statistics) -> tuple[list[Lever], dict[str, str]]:
             continue
         taken = {lever.scale for lever in levers}
         for name, axis in layer.scales:
-            lever = Lever(index, name, axis, layer.shift)
             if name in taken:
                 continue
-            trial, error, after = _pull(statistics, 0.5, change, lever, now)
+            lever = Lever(index, name, axis, layer.shift)
+            trial, error, after = _restore(statistics, 0.5, change, lever, now)
             if error <= TOLERANCE:
                 change, now = trial, after
                 levers.append(lever)
@@ -284,30 +289,30 @@ def _find_levers(statistics: _Statistics) -> tuple[list[Lever], dict[str, str]]:
     return levers, reasons
 
 
-def _pull(
+def _restore(
     statistics: _Statistics, t: float, change: Change, lever: Lever, now: Moments
 ) -> tuple[Change, float, Moments]:
-    """The change with one layer brought to its target, by how much it still misses it, and the
-    statistics of all layers with it, which the next layer starts from.
+    """The change that also brings one layer to its target, the layer's remaining error relative to
+    the target std, and the statistics of all layers after it, from which the next layer starts.
     """
-    (mean0, spread0), (mean1, spread1) = (side[lever.layer] for side in statistics.targets)
-    mean, spread = now[lever.layer]
-    mean_goal, spread_goal = (1 - t) * mean0 + t * mean1, (1 - t) * spread0 + t * spread1
-    alive = spread > DEAD * max(float(spread_goal.max()), 1e-30)
-    ratio = np.where(alive, spread_goal / np.where(alive, spread, 1.0), 1.0)
-    pulled = dict(change)
-    _multiply(pulled, lever.scale, lever.axis, ratio)
-    _multiply(pulled, lever.shift, -1, ratio, mean_goal - ratio * mean)
-    after = statistics.at(t, pulled)
-    gaps = np.abs(np.stack(after[lever.layer]) - np.stack([mean_goal, spread_goal]))[:, alive]
-    scale = np.maximum(spread_goal[alive], 1e-3 * spread_goal.max())
-    return pulled, float((gaps / scale).max(initial=0.0)), after
+    (mean0, std0), (mean1, std1) = (end[lever.layer] for end in statistics.targets)
+    mean, std = now[lever.layer]
+    mean_goal, std_goal = (1 - t) * mean0 + t * mean1, (1 - t) * std0 + t * std1
+    alive = std > DEAD * max(float(std_goal.max()), 1e-30)
+    ratio = np.where(alive, std_goal / np.where(alive, std, 1.0), 1.0)
+    restored = dict(change)
+    _compose(restored, lever.scale, lever.axis, ratio)
+    _compose(restored, lever.shift, -1, ratio, mean_goal - ratio * mean)
+    after = statistics.at(t, restored)
+    gaps = np.abs(np.stack(after[lever.layer]) - np.stack([mean_goal, std_goal]))[:, alive]
+    scale = np.maximum(std_goal[alive], 1e-3 * std_goal.max())
+    return restored, float((gaps / scale).max(initial=0.0)), after
 
 
-def _multiply(
+def _compose(
     change: Change, name: str, axis: int, ratio: np.ndarray, shift: np.ndarray | float = 0.0
 ) -> None:
-    """Make the leaf's change z → ratio·z + shift on top of what it is already."""
+    """Follow the leaf's present change by z → ratio·z + shift."""
     scale, offset = change[name]
     shape = [1] * scale.ndim
     shape[axis] = -1
@@ -316,17 +321,14 @@ def _multiply(
 
 
 def _apply_change(params: PyTree, change: Change) -> PyTree:
-    named = leaves_by_path(params)
-    leaves = [
-        leaf * jnp.asarray(change[name][0], leaf.dtype) + jnp.asarray(change[name][1], leaf.dtype)
-        if name in change
-        else leaf
-        for name, leaf in named.items()
-    ]
-    return jax.tree.unflatten(jax.tree.structure(params), leaves)
+    leaves = leaves_by_path(params)
+    for name, (scale, shift) in change.items():
+        leaf = leaves[name]
+        leaves[name] = leaf * jnp.asarray(scale, leaf.dtype) + jnp.asarray(shift, leaf.dtype)
+    return with_leaves(params, leaves)
 
 
-def _changed(q: Any, trees: tuple[PyTree, PyTree], how: Scale) -> Any:
+def _changed(q: Posterior, trees: tuple[PyTree, PyTree], how: Scale) -> Any:
     """The law of θ + (scale − 1)·part + shift for θ ~ q, where part is θ or its mean."""
     scale, shift = trees
 
@@ -334,9 +336,7 @@ def _changed(q: Any, trees: tuple[PyTree, PyTree], how: Scale) -> Any:
         return jax.tree.map(lambda leaf, a, b: leaf * a + b, tree, scale, shift)
 
     def scaled(tree: PyTree) -> PyTree:
-        if how == "mean":
-            return tree
-        return jax.tree.map(lambda leaf, a: leaf * a, tree, scale)
+        return tree if how == "mean" else jax.tree.map(lambda leaf, a: leaf * a, tree, scale)
 
     match q:
         case MeanField():
