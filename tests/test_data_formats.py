@@ -119,7 +119,7 @@ def test_a_broken_pair_names_the_files(tmp_path):
         labels.write_bytes(idx_bytes(np.asarray(array), code))
         load_dataset("mnist", root=tmp_path)
 
-    with pytest.raises(DataFileError, match="has 7 images but .* has 6 labels"):
+    with pytest.raises(DataFileError, match=r"has 7 images but .* has 6 labels"):
         load_with([0] * 6)
     with pytest.raises(DataFileError, match=r"train-labels.* has label 10 at record 6"):
         load_with([0] * 6 + [10])

@@ -23,7 +23,7 @@ from onebasin.data import (
 
 pytestmark = pytest.mark.usefixtures("no_data_folder")
 
-# --- digits, limits and splits ----- ---------------------------------------------------------
+# --- digits, limits and splits ---------------------------------------------------------------
 
 
 @pytest.mark.fast
@@ -87,7 +87,7 @@ def test_splits_have_one_target_per_example():
     assert "3 train + 3 test examples of 2, 2 classes, from memory" in repr(data)
 
 
-# --- search order --------------------------------------------------------------
+# --- search order ----------------------------------------------------------------------------
 
 
 @pytest.mark.fast

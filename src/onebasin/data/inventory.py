@@ -96,14 +96,8 @@ def render(found: list[Found]) -> str:
         if one.place == "nowhere":
             train = test = "–"
         rows.append((one.name, one.place, train, test, one.folder or "–", one.note))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    right = {2, 3}
-    lines = [
-        "  ".join(
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    formats = [f"{side}{width}" for side, width in zip("<<>><<", widths, strict=True)]
+    lines = ["  ".join(map(format, row, formats)).rstrip() for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Networks: our own as Flax modules, and adapters for those of others."""
+"""Our networks, as Flax Linen modules, and adapters for networks of other libraries."""
 
 from onebasin.networks.adapters import from_equinox as from_equinox
 from onebasin.networks.adapters import from_linen as from_linen

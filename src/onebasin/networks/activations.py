@@ -1,10 +1,9 @@
-"""The activations a network may be asked for, by name."""
+"""The activation functions of our networks, by name."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
-from flax import linen as nn
+from jax.nn import initializers
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -14,6 +13,6 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-def kernel_init(activation: str) -> Any:
-    """Initial weights that keep the signal's size: He for the rectifier's kind, LeCun for tanh."""
-    return nn.initializers.lecun_normal() if activation == "tanh" else nn.initializers.he_normal()
+def kernel_init(activation: str) -> initializers.Initializer:
+    """Initial weights that preserve the variance of the signal: LeCun for tanh, He otherwise."""
+    return initializers.lecun_normal() if activation == "tanh" else initializers.he_normal()

@@ -1,32 +1,32 @@
-"""What the fields of a network may be; the same rules for Python and for a config."""
+"""Checks of the fields of a network, the same for Python and for a config."""
 
-from typing import Any
+import jax
 
 from onebasin.networks.activations import ACTIVATIONS
 
 
-def check_count(network: str, field: str, value: Any) -> None:
-    """Raise unless `value` is a positive whole number."""
+def check_count(network: str, field: str, value: object) -> None:
+    """Raise unless `value` is a positive integer."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{network}: {field} must be a positive whole number, got {value!r}")
+        raise ValueError(f"{network}: {field} must be a positive integer, got {value!r}")
 
 
-def check_counts(network: str, field: str, values: Any) -> None:
-    """Raise unless `values` is a list or tuple of positive whole numbers."""
+def check_counts(network: str, field: str, values: object) -> None:
+    """Raise unless `values` is a list or tuple of positive integers."""
     if not isinstance(values, list | tuple):
-        raise ValueError(f"{network}: {field} must be a list of whole numbers, got {values!r}")
+        raise ValueError(f"{network}: {field} must be a list of integers, got {values!r}")
     for value in values:
         check_count(network, field, value)
 
 
-def check_activation(network: str, value: Any) -> None:
+def check_activation(network: str, value: object) -> None:
     """Raise unless `value` names an activation."""
     if not isinstance(value, str) or value not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise ValueError(f"{network}: activation must be one of {known}, got {value!r}")
 
 
-def check_images(network: str, x: Any) -> None:
+def check_images(network: str, x: jax.Array) -> None:
     """Raise unless `x` is a batch of images."""
     if x.ndim != 4:
         raise ValueError(

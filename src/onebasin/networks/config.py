@@ -1,10 +1,9 @@
-"""Networks to and from plain JSON-able dictionaries, for files and command lines.
+"""Networks to and from dictionaries that can be written as JSON.
 
     {"kind": "MLP", "widths": [512, 512, 512], "num_classes": 10, "activation": "relu",
      "input_shape": [28, 28, 1]}
 
-`input_shape` (one example, without the batch) is optional: the network does not need it, but
-whoever reads a file and wants to trace the network does.
+`input_shape` (of one example) is optional: tracing needs it, the network does not.
 """
 
 import dataclasses
@@ -23,12 +22,16 @@ _FLAX_FIELDS = {"parent", "name"}
 def to_config(
     network: MLP | LeNet | ResNet20, input_shape: tuple[int, ...] | None = None
 ) -> dict[str, Any]:
-    """The config of one of our networks."""
+    """The config of one of our networks.
+
+    >>> to_config(MLP(widths=(8,)), (8, 8, 1))["widths"]
+    [8]
+    """
     kind = type(network).__name__
     if KINDS.get(kind) is not type(network):
         raise ValueError(
-            f"only {', '.join(KINDS)} have a config, got {kind}; keep your own network's settings "
-            f"with the code that builds it"
+            f"only {', '.join(KINDS)} have a config, got {kind}; keep the settings of your own "
+            f"network with the code that builds it"
         )
     config: dict[str, Any] = {"kind": kind}
     for field in _fields(type(network)):
@@ -41,9 +44,9 @@ def to_config(
 
 
 def from_config(config: Mapping[str, Any]) -> MLP | LeNet | ResNet20:
-    """The network a config describes; fields that are left out take their defaults."""
+    """The network that a config describes; omitted fields take their defaults."""
     if not isinstance(config, Mapping):
-        raise ValueError(f"a network config is a dictionary, got {type(config).__name__}")
+        raise ValueError(f"a network config must be a dictionary, got {type(config).__name__}")
     kind = config.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"network kind must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -53,13 +56,13 @@ def from_config(config: Mapping[str, Any]) -> MLP | LeNet | ResNet20:
     for key in values:
         if key not in known:
             raise ValueError(f"{kind} has no field {key!r}; it has {', '.join(known)}")
-    # A list becomes the tuple it was; every other type is checked by the network itself.
+    # JSON turns tuples into lists. The network itself checks all other types.
     values = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
     return KINDS[kind](**values)
 
 
 def get_input_shape(config: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """The shape of one example, if the config states it."""
+    """The shape of one example, if the config has it."""
     shape = config.get("input_shape")
     if shape is None:
         return None

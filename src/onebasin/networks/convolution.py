@@ -1,28 +1,26 @@
-"""The one convolution of our networks, so that how it is computed is chosen in one place.
+"""The convolution of our networks.
 
-On a CPU, XLA's own convolution is not enough for training: the weight gradient of a convolution
-is again a convolution, but with the roles of batch and channels swapped, and XLA brings such a one
-into the form its fast kernels take only outside of loops. In the body of a `lax.scan`, where all
-our training steps run, it falls back to plain nested loops and the gradient takes tens of times
-longer; outside, it pays for transposing every activation. (`benchmarks/convolution.py` measures
-both.) So here a convolution with a k×k kernel is one matrix product with two cheap moves around it:
+On a CPU, the convolution of XLA is too slow for training. The weight gradient of a convolution is a
+convolution with the roles of batch and channels swapped, and XLA brings it into the form of its
+fast kernels only outside loops. In the body of a `lax.scan`, where all training steps run, it falls
+back to nested loops and the gradient takes tens of times longer; outside, it transposes every
+activation. (`benchmarks/convolution.py` measures both.) Here a convolution with a k×k kernel is
+therefore one matrix product between two cheap rearrangements:
 
     unfold   x₃[n, h, w, j, c] = x[n, h, s·w + j − p, c]           k shifted copies, by column
     product  y[n, h, w, i, o]  = Σ_{j,c} x₃[n, h, w, j, c] K[i, j, c, o]
     fold     out[n, h, w, o]   = Σ_i y[n, s·h + i − p, w, i, o]    k shifted sums, by row
 
-(s is the stride, p the padding.) Taking columns on the way in and rows on the way out means k + k
-copies instead of the k² of the usual patches, and all three steps are linear, so that the
-derivatives are the same three steps backwards: with dy the unfolding of the cotangent by row,
-dK = x₃ᵀ dy and dx = fold(dy Kᵀ), all matrix products without transposed activations. Nothing but
-x and K is kept for the backward pass. Under `vmap` over kernels it stays a batched product, where
-a convolution would become a grouped one.
+(s is the stride, p the padding.) Unfolding columns and folding rows takes k + k copies instead of
+the k² of the usual patches. All three steps are linear, so the derivatives are the same three steps
+in reverse: with dy the unfolding of the cotangent by row, dK = x₃ᵀ dy and dx = fold(dy Kᵀ), all
+matrix products without transposed activations. The backward pass needs only x and K. Under `vmap`
+over kernels this stays a batched product, where a convolution would become a grouped one.
 """
 
 import functools
 import operator
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +32,8 @@ from jax import lax
 def conv2d(x: jax.Array, kernel: jax.Array, *, stride: int = 1, padding: int = 0) -> jax.Array:
     """Convolve x [n, height, width, in] with kernel [rows, columns, in, out].
 
-    Both edges of both image axes are padded with `padding` zeros. On the CPU reverse-mode
-    differentiation only.
+    Both edges of both image axes are padded with `padding` zeros. On a CPU only reverse-mode
+    differentiation is supported.
     """
     if kernel.shape[:2] == (1, 1) and padding == 0:
         picked = lax.slice(x, (0,) * 4, x.shape, (1, stride, stride, 1))
@@ -73,20 +71,24 @@ def _by_products(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> 
     return functools.reduce(operator.add, shifted)
 
 
-def _forward(x, kernel, stride, padding):
+def _forward(
+    x: jax.Array, kernel: jax.Array, stride: int, padding: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return _by_products(x, kernel, stride, padding), (x, kernel)
 
 
-def _backward(stride, padding, kept, cotangent):
-    x, kernel = kept
+def _backward(
+    stride: int, padding: int, residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, kernel = residuals
     rows, columns, inputs, outputs = kernel.shape
     unfolded = _unfold_columns(x, columns, stride, padding)
-    dy = _side_by_side(_spread(cotangent, 1, i - padding, x.shape[1], stride) for i in range(rows))
+    dy = _stacked(_scatter(cotangent, 1, i - padding, x.shape[1], stride) for i in range(rows))
     dk = (_matrix(unfolded).T @ _matrix(dy)).reshape(columns, inputs, rows, outputs)
     matrix = kernel.transpose(0, 3, 1, 2).reshape(rows * outputs, columns * inputs)
     dx3 = (_matrix(dy) @ matrix).reshape(*dy.shape[:3], columns, inputs)
     by_column = [
-        _spread(
+        _scatter(
             lax.index_in_dim(dx3, j, axis=3, keepdims=False), 2, j - padding, x.shape[2], stride
         )
         for j in range(columns)
@@ -101,28 +103,28 @@ def _unfold_columns(x: jax.Array, columns: int, stride: int, padding: int) -> ja
     """x₃ [n, height, width of the output, columns, in]."""
     width = _extent(x.shape[2], columns, stride, padding)
     x = jnp.pad(x, ((0, 0), (0, 0), (padding, padding), (0, 0)))
-    return _side_by_side(
+    return _stacked(
         lax.slice_in_dim(x, j, j + (width - 1) * stride + 1, stride, axis=2) for j in range(columns)
     )
 
 
 def _matrix(array: jax.Array) -> jax.Array:
-    """[n, height, width, copies, channels] as a matrix, one row for each pixel.
+    """[n, height, width, copies, channels] as a matrix with one row per pixel.
 
-    On the CPU, XLA's products of arrays with more axes than two take longer.
+    On a CPU, the products of XLA are slower for arrays with more than two axes.
     """
     return array.reshape(-1, array.shape[3] * array.shape[4])
 
 
-def _side_by_side(copies: Iterable[jax.Array]) -> jax.Array:
+def _stacked(copies: Iterable[jax.Array]) -> jax.Array:
     """Arrays [n, height, width, channels] along a new axis before the channels."""
     return lax.concatenate([lax.expand_dims(copy, (3,)) for copy in copies], 3)
 
 
-def _spread(array: jax.Array, axis: int, start: int, size: int, stride: int) -> jax.Array:
-    """Entry t of `axis` goes to start + t·stride of an axis of `size`; what falls outside is cut.
+def _scatter(array: jax.Array, axis: int, start: int, size: int, stride: int) -> jax.Array:
+    """Move entry t of `axis` to start + t·stride of an axis of length `size`; clip the rest.
 
-    This is the transpose of taking the strided slice that begins at `start`.
+    This is the transpose of the strided slice that begins at `start`.
     """
     end = start + (array.shape[axis] - 1) * stride + 1
     config = [(0, 0, 0)] * array.ndim
@@ -140,17 +142,17 @@ def _extent(size: int, side: int, stride: int, padding: int) -> int:
 
 
 class Conv(nn.Module):
-    """A square convolution that keeps the image's size (divided by `stride`); NHWC.
+    """A square convolution that keeps the size of the image (divided by `stride`); NHWC.
 
-    The `kernel` is [side, side, in, out]; the image is padded by side // 2 on every edge, as in
-    PyTorch, also where the stride is 2.
+    The `kernel` is [side, side, in, out]. The image is padded by side // 2 on every edge, also with
+    stride 2, as in PyTorch.
     """
 
     features: int
     side: int = 3
     stride: int = 1
     use_bias: bool = False
-    kernel_init: Any = nn.initializers.he_normal()
+    kernel_init: nn.initializers.Initializer = nn.initializers.he_normal()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""A small convolutional network in the manner of LeNet: its last feature maps are flattened."""
+"""A small convolutional network in the style of LeNet, which flattens its last feature maps."""
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,11 @@ from onebasin.networks.convolution import Conv
 
 
 class LeNet(nn.Module):
-    """Two 5×5 convolutions (`width`, 2 `width` channels), each halved by max pooling, a dense layer
-    of 8 `width` units on the flattened maps, and a linear output.
+    """Two 5×5 convolutions with max pooling, a dense layer, and a linear output.
 
-    Flattening puts the channel fastest, so unit c of the last convolution owns the rows
-    c, c + 2·width, c + 4·width, … of the dense kernel: one per pixel.
+    The layers have `width`, 2 `width` and 8 `width` units. In the flattened maps the channel varies
+    fastest, so channel c of the last convolution feeds the rows c, c + 2·width, c + 4·width, … of
+    the dense kernel, one per pixel.
     """
 
     width: int = 16
@@ -31,7 +31,7 @@ class LeNet(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         check_images("LeNet", x)
         if min(x.shape[1:3]) < 4:
-            raise ValueError(f"LeNet halves images twice and needs 4×4 pixels, got {x.shape[1:3]}")
+            raise ValueError(f"LeNet halves images twice: give at least 4×4, got {x.shape[1:3]}")
         activation = ACTIVATIONS[self.activation]
         init = kernel_init(self.activation)
         for channels in (self.width, 2 * self.width):
@@ -43,7 +43,7 @@ class LeNet(nn.Module):
 
 
 def _halve(x: jax.Array) -> jax.Array:
-    """Max pooling over 2×2 pixels; an odd last row or column is left out."""
+    """Max pooling over 2×2 pixels; an odd last row or column is dropped."""
     n, height, width, channels = x.shape
     height, width = height // 2, width // 2
     x = x[:, : 2 * height, : 2 * width]

@@ -8,7 +8,7 @@ from onebasin.networks.checks import check_activation, check_count, check_counts
 
 
 class MLP(nn.Module):
-    """Dense hidden layers of the given widths, then a linear output; images are flattened."""
+    """Dense hidden layers of the given widths and a linear output; inputs are flattened."""
 
     widths: tuple[int, ...] = (512, 512, 512)
     num_classes: int = 10

@@ -1,7 +1,7 @@
 """Filter response normalisation and the thresholded linear unit (Singh and Krishnan, CVPR 2020).
 
-Unlike batch normalisation it looks at one example and one channel at a time, so the network stays
-a function of its parameters alone, which is what a posterior over parameters needs.
+Unlike batch normalisation it acts on one example and one channel at a time, so the network remains
+a function of its parameters alone, as a posterior over parameters requires.
 """
 
 import jax
@@ -13,7 +13,7 @@ from flax.linen.dtypes import promote_dtype
 class FilterResponseNorm(nn.Module):
     """y = γ x / √(ν² + ε) + β, with ν² the mean of x² over the spatial axes (eqs. 1-3).
 
-    γ is `scale` and β is `bias`, one of each per channel. ε is fixed at 10⁻⁶: the paper learns it
+    γ is `scale` and β is `bias`, one of each per channel. ε is fixed at 10⁻⁶; the paper learns it
     only for layers whose spatial extent is a single pixel.
     """
 

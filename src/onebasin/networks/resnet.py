@@ -10,10 +10,10 @@ from onebasin.networks.normalisation import FilterResponseNorm, ThresholdedLinea
 
 
 class ResidualBlock(nn.Module):
-    """Two 3×3 convolutions beside a shortcut.
+    """Two 3×3 convolutions and a shortcut.
 
-    The shortcut is the identity where the shape stays, else a 1×1 convolution with its own
-    normalisation (a projection), so each stage has a residual stream of its own.
+    The shortcut is the identity if the shape stays the same, else a projection: a normalised 1×1
+    convolution. Each stage thus has its own residual stream.
     """
 
     features: int
@@ -35,9 +35,9 @@ class ResidualBlock(nn.Module):
 class ResNet20(nn.Module):
     """A 3×3 stem and three stages of three blocks with `width`, 2 `width` and 4 `width` channels.
 
-    The second and third stage halve the image; a global average pool and a linear output follow.
-    Convolutions have no bias: the normalisation after each brings one. The first stage keeps the
-    stem's stream, so there are three residual streams and nine inner layers.
+    The second and third stages halve the image; global average pooling and a linear output follow.
+    Convolutions have no bias, since the normalisation after each has one. The first stage continues
+    the stream of the stem, so there are three residual streams and nine inner layers.
     """
 
     width: int = 16

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from onebasin.posterior.noise import check_count, gaussian_log_density, normal_like, repeat_state
-from onebasin.posterior.relabelling import Move, keep
+from onebasin.posterior.protocol import Move, keep
 from onebasin.trees import PyTree, all_arrays, check_same_shapes, num_parameters
 
 

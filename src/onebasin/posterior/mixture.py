@@ -9,8 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from onebasin.posterior.noise import check_count
-from onebasin.posterior.protocol import Density, Posterior
-from onebasin.posterior.relabelling import Move, keep
+from onebasin.posterior.protocol import Density, Move, Posterior, keep
 from onebasin.trees import PyTree, all_arrays, check_same_shapes
 
 

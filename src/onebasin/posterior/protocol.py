@@ -1,11 +1,21 @@
 """The contract of a posterior, on which alignment, paths and evaluation rely."""
 
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from collections.abc import Callable
+from typing import Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 
-from onebasin.posterior.relabelling import Move, keep
 from onebasin.trees import PyTree
+
+Move: TypeAlias = Callable[[PyTree, int], PyTree]
+"""A relabelling of coordinates: takes a params-shaped tree and the number of leading axes of every
+leaf (0, or 1 for stacked draws and factors), and returns the relabelled tree."""
+
+
+def keep(tree: PyTree, lead: int) -> PyTree:
+    """The identity."""
+    del lead
+    return tree
 
 
 @runtime_checkable
@@ -18,15 +28,13 @@ class Posterior(Protocol):
 
     >>> from dataclasses import dataclass
     >>> import jax, jax.numpy as jnp, onebasin as ob
-    >>> from onebasin.posterior.relabelling import keep
+    >>> from onebasin.posterior.protocol import keep
     >>> @jax.tree_util.register_dataclass
     ... @dataclass(frozen=True)
     ... class Laplace:
     ...     mean: dict
     ...     scale: dict
-    ...     @property
-    ...     def like(self):
-    ...         return self.mean
+    ...     like = property(lambda self: self.mean)
     ...     def sample(self, count=None, *, key):
     ...         lead = () if count is None else (count,)
     ...         draw = lambda m, s: m + s * jax.random.laplace(key, lead + m.shape)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from onebasin.posterior.noise import check_count
-from onebasin.posterior.relabelling import Move, keep
+from onebasin.posterior.protocol import Move, keep
 from onebasin.trees import PyTree, all_arrays, leaves_by_path, num_parameters, take_entry
 
 
