@@ -4,8 +4,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# The pins are for one version of Python; with others, say CONSTRAINTS= for none.
+CONSTRAINTS ?= -c constraints.txt
 
-.PHONY: demo test fast lint types format constraints clean
+.PHONY: demo test fast lint types format docs docs-serve tutorials release constraints clean
 
 demo: $(STAMP)
 	$(BIN)/onebasin demo
@@ -19,6 +21,7 @@ fast: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(STAMP)
 	$(BIN)/pyright
@@ -27,10 +30,35 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Strict: a broken link, or a documented parameter that does not exist, is an error.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# Run the tutorials; renew the outputs and the figures that they show.
+tutorials: $(STAMP)
+	cd docs/tutorials/figures && for page in ../*.md; do \
+	  ../../../$(BIN)/python -W error ../../../tests/tutorials.py $$page --write > /dev/null || exit 1; \
+	done
+
+# Wheel and sdist in dist/, checked; the wheel runs the demo in an empty environment.
+TRIAL := build/trial
+release: $(STAMP)
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[release]"
+	rm -rf dist $(TRIAL)
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv $(TRIAL)
+	$(TRIAL)/bin/python -m pip install --quiet $(CONSTRAINTS) dist/*.whl
+	cd $(TRIAL) && bin/onebasin demo --out demo
+	@ls -l dist
+
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,lint]"
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[test,lint,docs]"
 	touch $(STAMP)
 
 # The pins of constraints.txt, from what is installed here now.
@@ -39,4 +67,4 @@ constraints: $(STAMP)
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache build dist site

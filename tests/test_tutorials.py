@@ -1,0 +1,45 @@
+"""The tutorials run as written, print what they show, and make their figures."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tutorials import figures_of
+
+FOLDER = Path(__file__).parent.parent / "docs" / "tutorials"
+PAGES = sorted(FOLDER.glob("*.md"))
+RUNNER = Path(__file__).parent / "tutorials.py"
+
+
+def without_numbers(text: str) -> list[list[str]]:
+    """The words of every line, with all numbers alike: their digits differ between machines."""
+    return [re.sub(r"[-+]?\d[\d,.]*(e[-+]?\d+)?", "#", line).split() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in PAGES])
+def test_tutorial(page: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(RUNNER), str(page)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    outputs = json.loads(done.stdout)
+    assert outputs, "a tutorial shows at least one output"
+    for shown, printed in outputs:
+        assert without_numbers(shown) == without_numbers(printed)
+    names = figures_of(page)
+    assert names, "a tutorial shows at least one figure"
+    assert sorted(names) == sorted(made.name for made in tmp_path.glob("*.svg"))
+    for name in names:
+        assert (FOLDER / "figures" / name).stat().st_size > 0
+
+
+def test_there_are_tutorials() -> None:
+    assert len(PAGES) >= 3
