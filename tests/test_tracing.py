@@ -271,7 +271,7 @@ class TestCheck:
             dead = jax.nn.relu(-1e6 - jnp.abs(x @ p["w"])) @ p["o"]
             return dead + x @ p["c"]
 
-        with pytest.warns(UncheckedWarning, match="says nothing of group 'w'"):
+        with pytest.warns(UncheckedWarning, match="group 'w' could not be checked"):
             find_symmetry(apply, params, n((5, 3)))
 
 

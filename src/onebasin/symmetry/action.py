@@ -14,8 +14,8 @@ from jax.core import Tracer
 from onebasin.symmetry.layout import Layout, gather_index, moves
 from onebasin.trees import PyTree, path_name
 
-BLOCK_BYTES = 1 << 20  # few handovers of the interpreter between threads, and still in the cache
-PARALLEL_BYTES = 1 << 20  # below this, handing work to threads costs more than it saves
+BLOCK_BYTES = 1 << 20  # large enough for the GIL to change hands rarely, and still in the cache
+PARALLEL_BYTES = 1 << 20  # below this, threads cost more than they save
 
 
 def move_tree(
@@ -27,13 +27,13 @@ def move_tree(
     """Every leaf gathered along its axes by the groups' indices, after `lead` leading axes."""
     if lead == 0 and any(index.ndim == 2 for index in indices.values()):
         raise ValueError(
-            "a permutation for each draw moves Samples; take one of them with .draw(index)"
+            "a stacked permutation moves the draws of Samples; take one with .draw(index)"
         )
     cache: dict[Layout, np.ndarray] = {}
 
     def index_of(layout: Layout) -> np.ndarray:
         if layout not in cache:
-            # Indices of the machine's own width, or every block would convert them again.
+            # NumPy would convert any other integer type again for every block.
             cache[layout] = gather_index(layout, indices).astype(np.intp)
         return cache[layout]
 
@@ -51,19 +51,24 @@ def move_tree(
 def gather(array: Any, by_axis: Mapping[int, np.ndarray]) -> Any:
     """new[..., i, ...] = old[..., index[i], ...] along each of the given axes.
 
-    An index of two dimensions, [draws, n], moves each entry of the leading axis by its own row.
+    An index [draws, n] moves each entry of the leading axis by its own row.
     """
-    stacked = any(index.ndim == 2 for index in by_axis.values())
     draws = next((len(index) for index in by_axis.values() if index.ndim == 2), None)
     if draws is not None and draws != array.shape[0]:
         raise ValueError(
             f"the permutation is a stack of {draws} but there are {array.shape[0]} draws"
         )
     if isinstance(array, Tracer) or not _on_host(array):
-        return _gather_traced(array, by_axis, stacked)
+        if draws is None:
+            return _gather_traced(jnp.asarray(array), by_axis)
+        rows = {
+            axis - 1: jnp.asarray(np.broadcast_to(index, (draws, index.shape[-1])))
+            for axis, index in by_axis.items()
+        }
+        return jax.vmap(_gather_traced)(jnp.asarray(array), rows)
     host = np.asarray(array)
     moved = _empty_aligned(host)
-    if stacked:
+    if draws is not None:
         for i, (out, draw) in enumerate(zip(moved, host, strict=True)):
             _take(out, draw, {a - 1: p[i] if p.ndim == 2 else p for a, p in by_axis.items()})
     else:
@@ -72,40 +77,37 @@ def gather(array: Any, by_axis: Mapping[int, np.ndarray]) -> Any:
         return moved
     if moved.dtype.itemsize < 8:
         return jax.device_put(moved, may_alias=True)
-    with jax.enable_x64(True):  # outside of it, double precision would be cut to single
+    with jax.enable_x64(True):  # otherwise double precision would become single
         return jax.device_put(moved, may_alias=True)
 
 
 def _take(out: np.ndarray, array: np.ndarray, by_axis: Mapping[int, np.ndarray]) -> None:
     """Gather on the host, a block of the first axis at a time.
 
-    XLA's gather on the CPU costs several times a copy. Here whole rows are copied for the
-    first axis, and the block they make is still in the cache when its other axes are gathered.
-    Blocks are independent, so large arrays use all cores (numpy's take drops the GIL).
+    XLA's gather on the CPU costs several times as much as a copy. Here whole rows are copied for
+    the first axis, and the block is still in the cache when its other axes are gathered. Blocks
+    are independent, so large arrays use all cores (NumPy's take releases the GIL).
     """
     others = [axis for axis in by_axis if axis != 0]
     rows = max(1, BLOCK_BYTES // max(array[:1].nbytes, 1))
 
-    def block(start: int) -> None:
-        stop = min(start + rows, len(array))
-        part = array[by_axis[0][start:stop]] if 0 in by_axis else array[start:stop]
-        for axis in others[:-1]:
-            part = part.take(by_axis[axis], axis=axis)
-        if others:
-            part.take(by_axis[others[-1]], axis=others[-1], out=out[start:stop], mode="clip")
-        else:
-            out[start:stop] = part
-
     def blocks(starts: range) -> None:
         for start in starts:
-            block(start)
+            stop = min(start + rows, len(array))
+            part = array[by_axis[0][start:stop]] if 0 in by_axis else array[start:stop]
+            for axis in others[:-1]:
+                part = part.take(by_axis[axis], axis=axis)
+            if others:
+                part.take(by_axis[others[-1]], axis=others[-1], out=out[start:stop], mode="clip")
+            else:
+                out[start:stop] = part
 
     starts = range(0, len(array), rows)
     workers = os.cpu_count() or 1
     if array.nbytes < PARALLEL_BYTES or len(starts) < 2 * workers:
         blocks(starts)
     else:
-        # One task for each core: handing over a task costs as much as moving several blocks.
+        # One task for each core: starting a task costs as much as moving several blocks.
         share = -(-len(starts) // workers)
         list(_threads().map(blocks, [starts[i : i + share] for i in range(0, len(starts), share)]))
 
@@ -116,7 +118,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _empty_aligned(like: np.ndarray) -> np.ndarray:
-    """Uninitialised memory that JAX can take over without a copy, which needs 64-byte alignment."""
+    """Uninitialised memory, 64-byte aligned so that JAX can take it over without a copy."""
     buffer = np.empty(like.nbytes + 64, np.uint8)
     start = -buffer.ctypes.data % 64
     return buffer[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
@@ -125,26 +127,11 @@ def _empty_aligned(like: np.ndarray) -> np.ndarray:
 def _on_host(array: Any) -> bool:
     if not isinstance(array, jax.Array):
         return True
-    return all(device.platform == "cpu" for device in array.devices()) and (
-        array.is_fully_addressable and len(array.devices()) == 1
-    )
+    on_cpu = all(device.platform == "cpu" for device in array.devices())
+    return on_cpu and array.is_fully_addressable and len(array.devices()) == 1
 
 
-def _gather_traced(array: Any, by_axis: Mapping[int, np.ndarray], stacked: bool) -> Any:
-    array = jnp.asarray(array)
-    if not stacked:
-        for axis, index in by_axis.items():
-            array = jnp.take(array, index, axis=axis, unique_indices=True, mode="clip")
-        return array
-    draws = array.shape[0]
-    rows = {
-        axis: jnp.asarray(np.broadcast_to(index, (draws, index.shape[-1])))
-        for axis, index in by_axis.items()
-    }
-    return jax.vmap(lambda a, r: _gather_rows(a, r))(array, rows)
-
-
-def _gather_rows(array: Any, by_axis: Mapping[int, Any]) -> Any:
+def _gather_traced(array: jax.Array, by_axis: Mapping[int, np.ndarray | jax.Array]) -> jax.Array:
     for axis, index in by_axis.items():
-        array = jnp.take(array, index, axis=axis - 1, unique_indices=True, mode="clip")
+        array = jnp.take(array, index, axis=axis, unique_indices=True, mode="clip")
     return array

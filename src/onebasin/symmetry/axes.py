@@ -1,28 +1,29 @@
-"""What is known of one axis of one array while a network is traced, and how two axes are tied.
+"""What is known of one axis of an array while a network is traced, and how axes are unified.
 
 An axis is a tree of these nodes:
 
-- `Atom`: positions that may be permuted freely, as far as is known. Tying two atoms makes
-  one of them stand for the other; splitting one defines it as a product or a
-  concatenation of smaller atoms, and so everywhere it already stood.
+- `Atom`: positions that may be permuted freely, as far as is known. Unifying two atoms defines one
+  as the other. Splitting an atom defines it as a product or a concatenation of smaller atoms. A
+  definition holds wherever the atom occurs.
 - `Fixed`: positions that must stay.
-- `Uniform`: the array does not vary along the axis, so any permutation leaves it as it is.
-  It constrains nothing.
+- `Uniform`: the array does not vary along these positions, so every permutation leaves it
+  unchanged. It constrains nothing.
 - `Product` (row-major) and `Concat` of nodes.
 
-Meaning: permute the parameters along their atoms in any way, then every array in the
-computation is permuted along its own axes in the same way. Each primitive's rule ties or
-fixes what it must to keep that true. Unifying only ever adds constraints, so a rule that
-is too cautious loses symmetry and never correctness.
+The invariant: if the parameters are permuted along their atoms in any way, every array in the
+computation is permuted along its own axes in the same way. Each primitive's rule unifies or fixes
+what it must to keep this true. Unification only adds constraints, so a rule that is too cautious
+can lose symmetry but never correctness.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
+from typing import TypeAlias, Union
 
-
-@dataclass(frozen=True)
-class Fixed:
-    size: int
+from onebasin.symmetry.layout import Concat as Concat
+from onebasin.symmetry.layout import Fixed as Fixed
+from onebasin.symmetry.layout import Product as Product
 
 
 @dataclass(frozen=True)
@@ -33,44 +34,32 @@ class Uniform:
 @dataclass(eq=False)
 class Atom:
     size: int
-    definition: "Axis | None" = None  # what it has been tied or split to
+    definition: "Axis | None" = None  # the axis it has been unified with or split into
 
 
-@dataclass(frozen=True)
-class Product:
-    parts: "tuple[Axis, ...]"
-
-    @property
-    def size(self) -> int:
-        return prod(part.size for part in self.parts)
-
-
-@dataclass(frozen=True)
-class Concat:
-    parts: "tuple[Axis, ...]"
-
-    @property
-    def size(self) -> int:
-        return sum(part.size for part in self.parts)
-
-
-Axis = Atom | Fixed | Uniform | Product | Concat
+Axis: TypeAlias = Union[Atom, Fixed, Uniform, "Product[Axis]", "Concat[Axis]"]
+Divide: TypeAlias = Callable[[Axis, int], tuple[Axis, Axis]]
 
 
 class CannotTie(Exception):
-    """Two layouts have no common refinement, e.g. 2×3 against 3×2."""
+    """Two axes have no common refinement, e.g. 2×3 against 3×2."""
 
 
 def atom(size: int) -> Axis:
-    """A fresh axis of a parameter; one position cannot be permuted."""
+    """A fresh axis; a single position cannot be permuted."""
     return Atom(size) if size > 1 else Uniform(size)
 
 
-def resolve(axis: Axis) -> Axis:
-    """The axis in normal form, with every definition looked up.
+def fixed_shape(shape: Sequence[int]) -> tuple[Axis, ...]:
+    """The axes of an array of which no axis may be permuted."""
+    return tuple(Fixed(n) if n != 1 else Uniform(1) for n in shape)
 
-    Definitions can form chains as long as an axis has been cut, so they are brought into normal
-    form innermost first, without recursion.
+
+def resolve(axis: Axis) -> Axis:
+    """The axis in normal form, with all definitions substituted.
+
+    Chains of definitions can be as long as the axis. They are therefore normalised innermost
+    first, without recursion.
     """
     pending: list[tuple[Axis, bool]] = [(axis, False)]
     seen: set[int] = set()
@@ -88,7 +77,7 @@ def resolve(axis: Axis) -> Axis:
 
 
 def _normal(axis: Axis) -> Axis:
-    """Normal form, given that the definitions of all atoms inside are in normal form."""
+    """The normal form, if the definitions of all atoms inside are in normal form already."""
     match axis:
         case Atom():
             return axis if axis.definition is None else axis.definition
@@ -100,34 +89,31 @@ def _normal(axis: Axis) -> Axis:
             return axis
 
 
-def product(parts: "tuple[Axis, ...] | list[Axis]") -> Axis:
-    """Row-major product in normal form: flat, without factors of one, equal kinds merged."""
+def product(parts: Sequence[Axis]) -> Axis:
+    """Row-major product in normal form: flat, no factors of one, adjacent equal kinds merged."""
     factors: list[Axis] = []
     for part in map(resolve, parts):
         for factor in part.parts if isinstance(part, Product) else (part,):
             if factor.size == 1:
                 continue
-            if (
-                isinstance(factor, Fixed | Uniform)
-                and factors
-                and type(factors[-1]) is type(factor)
-            ):
-                factors[-1] = type(factor)(factors[-1].size * factor.size)
+            last = factors[-1] if factors else None
+            if isinstance(last, Fixed | Uniform) and type(last) is type(factor):
+                factors[-1] = type(last)(last.size * factor.size)
             else:
                 factors.append(factor)
     if not factors:
         return Uniform(1)
     if len(factors) == 1:
         return factors[0]
-    if isinstance(factors[0], Concat):  # (a+b)×c = a×c + b×c, so that cuts lie on the outside
+    if isinstance(factors[0], Concat):  # (a+b)×c = a×c + b×c, so that cuts are outermost
         return concat([product([part, *factors[1:]]) for part in factors[0].parts])
     return Product(tuple(factors))
 
 
-def concat(parts: "tuple[Axis, ...] | list[Axis]") -> Axis:
-    """Concatenation in normal form: flat, without empty parts, neighbouring fixed parts merged.
+def concat(parts: Sequence[Axis]) -> Axis:
+    """Concatenation in normal form: flat, no empty parts, adjacent fixed parts merged.
 
-    A single position cannot move on its own, so it counts as fixed here.
+    A single position cannot move alone, so it counts as fixed here.
     """
     pieces: list[Axis] = []
     for part in map(resolve, parts):
@@ -142,13 +128,13 @@ def concat(parts: "tuple[Axis, ...] | list[Axis]") -> Axis:
     if not pieces:
         return Fixed(0)
     if len(pieces) == 1:
-        # A lone position is an axis of length one, along which nothing varies.
+        # A single position is an axis of length one, along which nothing varies.
         return pieces[0] if pieces[0].size > 1 else Uniform(1)
     return Concat(tuple(pieces))
 
 
 def atoms_in(axis: Axis) -> list[Atom]:
-    """The free atoms of an axis, in order; an atom that stands twice is named twice."""
+    """The free atoms of an axis, in order; an atom that occurs twice is listed twice."""
     axis = resolve(axis)
     match axis:
         case Atom():
@@ -166,22 +152,21 @@ def fix(axis: Axis) -> Axis:
     return Fixed(axis.size) if axis.size != 1 else Uniform(1)
 
 
+def fix_as(axis: Axis, size: int) -> Axis:
+    """Fix an axis; the fixed axis of another size that the result has in its place."""
+    fix(axis)
+    return fixed_shape([size])[0]
+
+
 def join(a: Axis, b: Axis) -> Axis:
-    """Tie two axes position by position; what results varies where either does."""
+    """Unify two axes position by position; the result varies wherever either does."""
     if a.size != b.size:
-        raise ValueError(f"axes of {a.size} and {b.size} positions cannot be tied")
+        raise ValueError(f"axes of {a.size} and {b.size} positions cannot be unified")
     try:
         return resolve(_join(a, b))
     except CannotTie:
         fix(a)
         return fix(b)
-
-
-def join_all(axes: "list[Axis]") -> Axis:
-    joined = axes[0]
-    for axis in axes[1:]:
-        joined = join(joined, axis)
-    return joined
 
 
 def _join(a: Axis, b: Axis) -> Axis:
@@ -196,7 +181,7 @@ def _join(a: Axis, b: Axis) -> Axis:
     if isinstance(b, Atom):
         a, b = b, a
     if isinstance(a, Atom):
-        # Uniform parts of b ask nothing of a: those positions of a stay free.
+        # Uniform parts of b do not constrain a: those positions of a stay free.
         a.definition = _with_fresh_atoms(b)
         return a
     if isinstance(a, Product) and isinstance(b, Product):
@@ -204,9 +189,9 @@ def _join(a: Axis, b: Axis) -> Axis:
     return concat(_zip(*_same_pieces(a, b), _cut_off))
 
 
-def _zip(left: "list[Axis]", right: "list[Axis]", divide) -> "list[Axis]":
-    """Join two sequences part by part, dividing the longer head where they do not meet."""
-    joined = []
+def _zip(left: list[Axis], right: list[Axis], divide: Divide) -> list[Axis]:
+    """Join two sequences part by part, dividing the larger head where sizes differ."""
+    joined: list[Axis] = []
     while left and right:
         a, b = resolve(left.pop(0)), resolve(right.pop(0))
         if a.size > b.size:
@@ -219,12 +204,12 @@ def _zip(left: "list[Axis]", right: "list[Axis]", divide) -> "list[Axis]":
     return joined
 
 
-def _same_pieces(a: Axis, b: Axis) -> "tuple[list[Axis], list[Axis]]":
-    """The pieces of two concatenations, cut alike first where they share atoms.
+def _same_pieces(a: Axis, b: Axis) -> tuple[list[Axis], list[Axis]]:
+    """The pieces of two concatenations, both cut into equal lengths if they share atoms.
 
-    An array against its own rotation ties an atom to parts of itself: dividing it piece by piece
-    as they meet would go round and round, one position at a time. The greatest common divisor of
-    all lengths is what it comes to in the end.
+    An array against its own rotation unifies an atom with parts of itself. Dividing it piece by
+    piece as the parts meet would take as many rounds as there are positions. It would end at
+    pieces whose length is the greatest common divisor of all lengths; they are cut at once here.
     """
     left: list[Axis] = list(a.parts) if isinstance(a, Concat) else [a]
     right: list[Axis] = list(b.parts) if isinstance(b, Concat) else [b]
@@ -237,7 +222,7 @@ def _same_pieces(a: Axis, b: Axis) -> "tuple[list[Axis], list[Axis]]":
     return _in_steps(a, step), _in_steps(b, step)
 
 
-def _in_steps(axis: Axis, step: int) -> "list[Axis]":
+def _in_steps(axis: Axis, step: int) -> list[Axis]:
     pieces: list[Axis] = []
     while axis.size > step:
         first, axis = _cut_off(axis, step)
@@ -257,8 +242,8 @@ def _with_fresh_atoms(axis: Axis) -> Axis:
             return axis
 
 
-def _split_off(axis: Axis, outer: int) -> "tuple[Axis, Axis]":
-    """Write one axis as outer × inner, as a row-major reshape does."""
+def _split_off(axis: Axis, outer: int) -> tuple[Axis, Axis]:
+    """One axis as outer × inner, as in a row-major reshape."""
     axis = resolve(axis)
     inner, rest = divmod(axis.size, outer)
     if rest:
@@ -288,7 +273,7 @@ def _split_off(axis: Axis, outer: int) -> "tuple[Axis, Axis]":
                     taken = outer
             return product(head), product(rest_parts)
         case Concat():
-            # Equal pieces laid one after another are a product if all move as one.
+            # A concatenation of equal pieces is a product if all pieces move together.
             pieces: list[Axis] = []
             remaining: Axis = axis
             for _ in range(outer - 1):
@@ -300,18 +285,14 @@ def _split_off(axis: Axis, outer: int) -> "tuple[Axis, Axis]":
             return Fixed(outer), resolve(common)
 
 
-def _cut_off(axis: Axis, length: int) -> "tuple[Axis, Axis]":
-    """Cut one axis into its first `length` positions and the rest."""
+def _cut_off(axis: Axis, length: int) -> tuple[Axis, Axis]:
+    """The first `length` positions of an axis and the rest."""
     axis = resolve(axis)
     match axis:
         case Atom():
-            parts = (Atom(length), Atom(axis.size - length))
+            parts = (atom(length), atom(axis.size - length))
             axis.definition = concat(parts)
-            first, second = parts
-            return (
-                first if first.size > 1 else Uniform(1),
-                second if second.size > 1 else Uniform(1),
-            )
+            return parts
         case Fixed() | Uniform():
             return type(axis)(length), type(axis)(axis.size - length)
         case Product(parts):
@@ -334,7 +315,7 @@ def _cut_off(axis: Axis, length: int) -> "tuple[Axis, Axis]":
             return concat(head), concat(rest)
 
 
-def split(axis: Axis, sizes: "list[int]") -> "list[Axis]":
+def split(axis: Axis, sizes: list[int]) -> list[Axis]:
     """One axis as a row-major product of axes of the given sizes (a reshape)."""
     parts: list[Axis] = []
     rest = axis
@@ -348,7 +329,7 @@ def split(axis: Axis, sizes: "list[int]") -> "list[Axis]":
     return [resolve(part) for part in parts]
 
 
-def cut(axis: Axis, lengths: "list[int]") -> "list[Axis]":
+def cut(axis: Axis, lengths: list[int]) -> list[Axis]:
     """One axis as a concatenation of axes of the given lengths (slices)."""
     parts: list[Axis] = []
     rest = axis
@@ -363,5 +344,5 @@ def cut(axis: Axis, lengths: "list[int]") -> "list[Axis]":
             parts.append(first)
     except CannotTie:
         fix(axis)
-        return [Fixed(length) if length != 1 else Uniform(1) for length in lengths]
+        return list(fixed_shape(lengths))
     return [resolve(part) for part in parts]

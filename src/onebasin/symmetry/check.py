@@ -1,15 +1,15 @@
-"""Showing on numbers that a symmetry is one, and that the check could have failed.
+"""Check numerically that a symmetry is one, and that the check can fail.
 
-The parameters are randomised first (zero biases and unit gains hide errors) and the
-network is run in double precision. Then every group is moved alone and all of them
-together: the outputs must not change. Each group is moved by a cycle through all its units at
-one random setting of the parameters and by a swap of two neighbours on that cycle at another;
-together the two generate every permutation of the group.
+The parameters are randomised first, because zero biases and unit gains hide errors, and the
+network runs in double precision. Then the groups are permuted, each alone and all together; the
+outputs must not change. Each group is permuted by a cycle through all its units at one random
+setting of the parameters, and by a transposition of two neighbours on that cycle at another.
+Together these two generate every permutation of the group.
 
-And places of a group are left out, one at a time: the outputs must change, or the place is
-inert, i.e. the function does not depend on how it is laid out (as with the bias of attention
-keys, which softmax cancels). `Symmetry.check` leaves out every place; `find_symmetry` takes
-one for each group, as a control that shows the check could have failed.
+As a control, places of a group are left out, one at a time. Then the outputs must change, or the
+place is inert: the function does not depend on the order there (as with the bias of attention
+keys, which softmax cancels). `Symmetry.check` leaves out every place; `find_symmetry` leaves out
+one of each group, which is enough to show that the check can fail.
 """
 
 import warnings
@@ -22,21 +22,28 @@ import numpy as np
 
 from onebasin.networks import Apply
 from onebasin.symmetry.action import move_tree
-from onebasin.symmetry.groups import Group, Layouts, Place
+from onebasin.symmetry.groups import Group, Layouts, Place, Where
 from onebasin.symmetry.layout import without
-from onebasin.symmetry.randomised import CannotRun, Outputs, Randomised
+from onebasin.symmetry.randomised import CannotRun, Randomised
 from onebasin.trees import PyTree
 
-# Rounding in double precision, amplified by a deep network, stays many orders below this;
-# a wrong place changes the outputs by about their own spread. Networks that compute in single
-# precision whatever they are given get the second bound.
-TOLERANCE = {"float64": 1e-8, "float32": 2e-3}
 ROWS = 4  # of the batch; enough for statistics over a batch to be defined
-HOPELESS = 0.1  # rounding that moves the outputs by this much of their spread hides everything
+HOPELESS = 0.1  # rounding that changes the outputs by this much of their range hides everything
 
 
 class NotASymmetry(ValueError):
-    """A permutation of a group changes the network's function."""
+    """A permutation of a group changes the network's function, or the check cannot tell.
+
+    >>> import jax.numpy as jnp
+    >>> from onebasin.symmetry import Symmetry
+    >>> params = {"w1": jnp.ones((2, 3)), "w2": jnp.ones((3, 1))}
+    >>> apply = lambda params, x: jnp.tanh(x @ params["w1"]) @ params["w2"]
+    >>> wrong = Symmetry.by_hand(params, {"hidden": [("w1", 1)]})  # w2 is missing
+    >>> wrong.check(apply, params, jnp.ones((4, 2)), key=jax.random.key(0))
+    Traceback (most recent call last):
+        ...
+    onebasin.symmetry.check.NotASymmetry: group 'hidden' is not a symmetry of this network: ...
+    """
 
 
 class UncheckedWarning(UserWarning):
@@ -45,12 +52,22 @@ class UncheckedWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Report:
-    """How far the outputs moved, relative to their spread."""
+    """How far permutations change the outputs, relative to the range of the outputs."""
 
     alone: dict[str, float]
+    """The change when each group is permuted alone, by its name."""
     together: float
+    """The change when all groups are permuted."""
     left_out: dict[Place, float]
+    """The change when a group is permuted except at one place."""
     tolerance: float
+
+    def __repr__(self) -> str:
+        worst = max([self.together, *self.alone.values()])
+        return (
+            f"Report({len(self.alone)} groups, largest change {worst:.1e}, tolerance "
+            f"{self.tolerance:.0e}, {len(self.inert)} of {len(self.left_out)} places inert)"
+        )
 
     @property
     def inert(self) -> tuple[Place, ...]:
@@ -64,19 +81,18 @@ def check(
     apply: Apply,
     params: PyTree,
     x: Any,
-    *,
+    state: PyTree | None,
     key: jax.Array,
-    state: PyTree | None = None,
-    every_place: bool = True,
+    every_place: bool,
 ) -> Report:
-    """Raise `NotASymmetry` naming the group if any permutation changes the outputs.
+    """Raise `NotASymmetry`, naming the group, if any permutation changes the outputs.
 
     `layouts` are those of the params and of the running statistics.
     """
     seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
     with jax.numpy_dtype_promotion("standard"):
         with jax.enable_x64(True):
-            # A few rows make it quick, but the function may be written for its batch alone.
+            # A few rows are quick, but the function may accept only the batch size given.
             for rows in (ROWS, None):
                 network = Randomised(apply, params, x, state, double=True, rows=rows)
                 if network.accepts_operands():
@@ -84,7 +100,7 @@ def check(
                         return _check(groups, layouts, network, seed, every_place)
                     except CannotRun:
                         continue
-        # Some networks insist on single precision, e.g. for the carry of a scan.
+        # Some networks require single precision, e.g. for the carry of a scan.
         network = Randomised(apply, params, x, state, double=False, rows=None)
         try:
             return _check(groups, layouts, network, seed, every_place)
@@ -104,7 +120,7 @@ def _check(
     if tolerance > HOPELESS:
         raise NotASymmetry(
             "the check cannot tell: rounding alone changes this network's outputs by "
-            f"{tolerance:.0%} of their spread; call find_symmetry(..., check=False) and check "
+            f"{tolerance:.0%} of their range; call find_symmetry(..., check=False) and check "
             "a shallower network of the same kind"
         )
     rng = np.random.default_rng(seed)
@@ -122,11 +138,11 @@ def _check(
         alone[group.name] = max(changes)
         if not alone[group.name] <= tolerance:
             raise NotASymmetry(
-                f"group '{group.name}' is no symmetry of this network: permuting it changes the "
-                f"outputs by {alone[group.name]:.1e} of their spread; it was thought to sit at "
+                f"group '{group.name}' is not a symmetry of this network: permuting it changes "
+                f"the outputs by {alone[group.name]:.1e} of their range; its places are "
                 f"{', '.join(map(str, group.places))}"
             )
-        # Leaving out the only place would be moving nothing at all.
+        # Leaving out the only place would permute nothing at all.
         for place in group.places if len(group.places) > 1 else ():
             left_out[place] = trials[0].change(moved[0], leaving_out=place)
             if left_out[place] <= tolerance:
@@ -138,44 +154,42 @@ def _check(
         else:
             if len(group.places) > 1 and all(left_out[p] <= tolerance for p in group.places):
                 warnings.warn(
-                    f"the check says nothing of group '{group.name}': at the parameters and "
-                    "inputs it tried, the outputs do not depend on these units",
+                    f"group '{group.name}' could not be checked: at the parameters and inputs "
+                    "that were tried, the outputs do not depend on its units",
                     UncheckedWarning,
                     stacklevel=4,
                 )
     together = max(t.change(m) for t, m in zip(trials, moves, strict=True))
     if not together <= tolerance:
         raise NotASymmetry(
-            f"the groups are symmetries alone but not together: the outputs change by "
-            f"{together:.1e} of their spread"
+            "each group is a symmetry, but all of them together are not: the outputs change by "
+            f"{together:.1e} of their range"
         )
     return Report(alone, together, left_out, tolerance)
 
 
 class _Trial:
-    """One random setting of a network's parameters, its outputs, and how far a move shifts them."""
+    """One random setting of a network's parameters, with its outputs there."""
 
     def __init__(
         self, layouts: tuple[Layouts, Layouts], network: Randomised, seed: list[int]
     ) -> None:
         self.layouts, self.network = layouts, network
         self.params, self.state, self.reference = network.settle(seed)
-        # Rounding is as large as what a change of every parameter in its last digit does.
-        nudged = network.run(network.nudged(self.params, seed), self.state)
-        rounding = nudged.distance(self.reference)
-        self.tolerance = max(TOLERANCE[network.precision()], 100 * rounding)
+        self.tolerance = network.tolerance(self.params, self.state, self.reference, seed)
 
     def change(self, indices: Mapping[str, np.ndarray], leaving_out: Place | None = None) -> float:
+        """How far a permutation changes the outputs."""
         layouts = _leaving_out(self.layouts[0], leaving_out, "params")
         state_layouts = _leaving_out(self.layouts[1], leaving_out, "state")
-        moved: Outputs = self.network.run(
+        moved = self.network.run(
             move_tree(self.params, 0, layouts, indices),
             move_tree(self.state, 0, state_layouts, indices),
         )
         return moved.distance(self.reference)
 
 
-def _leaving_out(layouts: Layouts, place: Place | None, where: str) -> Layouts:
+def _leaving_out(layouts: Layouts, place: Place | None, where: Where) -> Layouts:
     if place is None or place.where != where:
         return layouts
     axes = list(layouts[place.leaf])
@@ -184,14 +198,14 @@ def _leaving_out(layouts: Layouts, place: Place | None, where: str) -> Layouts:
 
 
 def _cycle(order: np.ndarray) -> np.ndarray:
-    """The cycle through all units in this order; it leaves no unit where it is."""
+    """The cycle through all units in this order; it moves every unit."""
     indices = np.empty(len(order), np.int64)
     indices[order] = np.roll(order, 1)
     return indices
 
 
 def _swap(order: np.ndarray) -> np.ndarray:
-    """The swap of two neighbours on that cycle."""
+    """The transposition of two neighbours on that cycle."""
     indices = np.arange(len(order))
     indices[order[:2]] = order[1::-1]
     return indices

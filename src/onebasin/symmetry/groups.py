@@ -1,38 +1,53 @@
-"""Groups of hidden units that move together, and everywhere they sit."""
+"""Groups of hidden units that are permuted together, and all their places."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Literal, TypeAlias, TypeVar
 
+import jax
 import numpy as np
 
 from onebasin.symmetry.layout import Layout, Units, describe, occurrences
 
-Layouts = Mapping[str, tuple[Layout, ...]]  # key path of a leaf → the layout of each axis
+Where: TypeAlias = Literal["params", "state"]
+Role: TypeAlias = Literal["incoming", "outgoing", "add", "multiply", "other"]
+Layouts: TypeAlias = Mapping[str, tuple[Layout, ...]]  # key path of a leaf → layout of each axis
+Array = TypeVar("Array", np.ndarray, jax.Array)
+Roles: TypeAlias = Mapping[tuple[str, int], Role]  # (key path of a leaf, axis) → role
 
 
 @dataclass(frozen=True)
 class Place:
-    """One place where the units of a group sit: positions along one axis of one leaf.
+    """The positions along one axis of one leaf that belong to the units of a group.
 
-    `positions` [size, m] holds, for each unit, the m positions along the axis that
-    move with it: m is 1 where the whole axis is the group's, and H·W where a
-    convolution's channels were flattened into a dense layer.
+    >>> from onebasin.symmetry import Symmetry
+    >>> groups = {"conv": [("conv", 3), ("dense", 0, (4, 1))]}
+    >>> shapes = {"conv": np.ones((3, 3, 1, 2)), "dense": np.ones((8, 5))}
+    >>> _, flattened = Symmetry.by_hand(shapes, groups)["conv"].places
+    >>> print(flattened)
+    dense[0] (4×conv)
+    >>> flattened.positions.tolist()
+    [[0, 2, 4, 6], [1, 3, 5, 7]]
     """
 
     leaf: str
     axis: int
     positions: np.ndarray = field(repr=False, compare=False)
+    """[size, m]: the m positions that move with each unit. m is 1 where the group has the whole
+    axis to itself, and H·W where a convolution's channels are flattened into a dense layer."""
     layout: str = ""
-    where: str = "params"
-    occurrence: int = 0  # which of the places along this axis it is
-    role: str = "other"
-    """What the axis does: "incoming" (of a kernel: it computes these units), "outgoing" (it reads
-    them), "add" (a bias or shift), "multiply" (a gain), or "other"."""
+    """The layout of the axis in a few characters, where the group does not fill it."""
+    where: Where = "params"
+    """Whether the leaf is a parameter or a running statistic."""
+    occurrence: int = 0
+    """The number of this place among all places along the axis."""
+    role: Role = "other"
+    """What the axis does: "incoming" belongs to a kernel that computes these units, "outgoing" to
+    one that reads them, "add" to a bias or shift, "multiply" to a gain, "other" to all else."""
 
-    def rows(self, array: Any, lead: int = 0) -> Any:
-        """One row for each unit, [size, K], everything else flattened (after `lead` axes)."""
+    def rows(self, array: Array, lead: int = 0) -> Array:
+        """One flat row for each unit, [size, K], after `lead` leading axes."""
         axis = self.axis + lead
         size = len(self.positions)
         moved = array.swapaxes(axis, lead) if axis != lead else array
@@ -41,7 +56,7 @@ class Place:
 
     @cached_property
     def _along(self) -> slice | np.ndarray:
-        """All positions, unit by unit; a slice where they follow one another, which copies less."""
+        """All positions, unit by unit; a slice where they are consecutive, which copies less."""
         flat = self.positions.reshape(-1)
         start = int(flat[0]) if len(flat) else 0
         follow = np.array_equal(flat, np.arange(start, start + len(flat)))
@@ -55,30 +70,38 @@ class Place:
 
 @dataclass(frozen=True)
 class Group:
-    """Hidden units that may be permuted together, and everywhere they sit."""
+    """Hidden units that may be permuted among themselves, with all their places.
+
+    >>> from onebasin.symmetry import Symmetry
+    >>> params = {"w1": np.ones((2, 3)), "w2": np.ones((3, 1))}
+    >>> Symmetry.by_hand(params, {"hidden": [("w1", 1), ("w2", 0)]})["hidden"]
+    Group('hidden', 3 units, 2 places)
+    """
 
     name: str
     size: int
     places: tuple[Place, ...]
 
+    def __repr__(self) -> str:
+        return f"Group({self.name!r}, {self.size} units, {len(self.places)} places)"
+
     @property
     def quadratic(self) -> bool:
-        """Whether the group sits on two axes (or twice on one axis) of one array.
+        """Whether the group has two places in one array.
 
-        Twice on one axis is bilinear only as a product; one after the other is not, but
-        treating it as quadratic is safe: a linearised step is accepted only if it helps.
+        Two parts of one axis give a quadratic objective only in a product, not in a concatenation.
+        Treating both as quadratic is safe: a linearised step is accepted only if it helps.
         """
         leaves = [(place.where, place.leaf) for place in self.places]
         return len(set(leaves)) < len(leaves)
 
 
-def find_groups(
-    params_layouts: Layouts, state_layouts: Layouts, roles: Mapping[tuple[str, int], str]
-) -> tuple[Group, ...]:
-    """The groups in the order in which their first place appears in the layouts."""
+def find_groups(params_layouts: Layouts, state_layouts: Layouts, roles: Roles) -> tuple[Group, ...]:
+    """The groups, in the order of their first places in the layouts."""
     sizes: dict[str, int] = {}
     places: dict[str, list[Place]] = {}
-    for where, layouts in (("params", params_layouts), ("state", state_layouts)):
+    trees: dict[Where, Layouts] = {"params": params_layouts, "state": state_layouts}
+    for where, layouts in trees.items():
         for leaf, axes in layouts.items():
             for axis, layout in enumerate(axes):
                 text = "" if isinstance(layout, Units) else describe(layout)

@@ -1,19 +1,27 @@
-"""How the units of the groups lie along one axis of an array.
+"""How the units of the groups are arranged along one axis of an array.
 
-An axis is a sequence of positions. Its layout says which of them belong to which
-unit: `Units` is one group's units in order, `Fixed` are positions that must stay,
-`Product` is the row-major product of its parts (a flattened H×W×C is
-`Product((Fixed(49), Units("conv", 16)))`), and `Concat` lays its parts one after
-another (fused gates, dense connections). Layouts nest.
+An axis is a sequence of positions. Its layout says which of them belong to which unit. `Units` are
+one group's units in order, and `Fixed` are positions that must stay. `Product` is the row-major
+product of its parts: a flattened H×W×C is `Product((Fixed(49), Units("conv", 16)))`. `Concat` is
+the concatenation of its parts, as in fused gates or dense connections. Layouts nest.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Generic, Protocol, TypeAlias, TypeVar, Union
 
 import numpy as np
 
-MOST_PARTS = 6  # of a concatenation, in text
+MOST_PARTS = 6  # of a concatenation, shown by `describe`
+
+
+class HasSize(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+Part = TypeVar("Part", bound=HasSize, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -32,10 +40,10 @@ class Units:
 
 
 @dataclass(frozen=True)
-class Product:
-    """Row-major product: the last part runs fastest."""
+class Product(Generic[Part]):
+    """Row-major product: the last part varies fastest."""
 
-    parts: "tuple[Layout, ...]"
+    parts: tuple[Part, ...]
 
     @property
     def size(self) -> int:
@@ -43,23 +51,23 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Concat:
+class Concat(Generic[Part]):
     """Parts one after another."""
 
-    parts: "tuple[Layout, ...]"
+    parts: tuple[Part, ...]
 
     @property
     def size(self) -> int:
         return sum(part.size for part in self.parts)
 
 
-Layout = Fixed | Units | Product | Concat
+Layout: TypeAlias = Union[Fixed, Units, "Product[Layout]", "Concat[Layout]"]
 
 
 def gather_index(layout: Layout, permutations: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The index along an axis that moves it by the groups' permutations: new = old[index].
+    """The index that permutes an axis by the groups' permutations: new = old[index].
 
-    Permutations may be stacked, [draws, n]; so is the index then.
+    Stacked permutations [draws, n] give a stacked index.
     """
     match layout:
         case Fixed(size):
@@ -84,9 +92,9 @@ def gather_index(layout: Layout, permutations: Mapping[str, np.ndarray]) -> np.n
 
 
 def occurrences(layout: Layout) -> Iterator[tuple[str, np.ndarray]]:
-    """Every place a group has along the axis: its name and positions [size, m].
+    """Every place of a group along the axis: the group's name and its positions [size, m].
 
-    Row u of the positions are the m positions that move with unit u at this place.
+    Row u holds the m positions that move with unit u at this place.
     """
     match layout:
         case Fixed(_):
@@ -110,7 +118,7 @@ def occurrences(layout: Layout) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def without(layout: Layout, occurrence: int) -> Layout:
-    """The layout with one of its occurrences (counted as `occurrences` does) fixed in place."""
+    """The layout with one of its places (counted as `occurrences` does) fixed."""
     counter = iter(range(occurrence + 1))
 
     def visit(node: Layout) -> Layout:
@@ -128,7 +136,7 @@ def without(layout: Layout, occurrence: int) -> Layout:
 
 
 def moves(layout: Layout) -> bool:
-    """Whether any group has units along the axis."""
+    """Whether any group has a place along the axis."""
     return any(True for _ in occurrences(layout))
 
 

@@ -1,30 +1,38 @@
 """Permutations of the hidden units of a network: one index array for each group.
 
-A permutation p moves things by gathering, new[i] = old[p[i]]. With
-(p ∘ q)[i] = q[p[i]] this makes moving by `compose(p, q)` the same as moving by q
-first and by p after.
+A permutation p acts by gathering, new[i] = old[p[i]]. With (p ∘ q)[i] = q[p[i]], acting by
+`compose(p, q)` is acting by q first and then by p.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Permutation:
-    """Indices by group name: [n], or [draws, n] for one permutation per draw.
+    """One permutation of the hidden units of every group.
+
+    It acts by gathering, new[i] = old[p[i]]. `Symmetry.random` draws one, and `align` finds one.
+    It is immutable, compares by value and iterates over the names of its groups.
+
+    Args:
+      indices: by group name, indices [n], or [draws, n] for one permutation per draw.
 
     >>> p = Permutation({"hidden": [1, 2, 0]})
+    >>> p
+    Permutation(hidden: 3)
     >>> p["hidden"].tolist(), inverse(p)["hidden"].tolist()
     ([1, 2, 0], [2, 0, 1])
     """
 
     indices: Mapping[str, np.ndarray]
 
-    def __post_init__(self) -> None:
-        validated = {name: _validated(name, p) for name, p in self.indices.items()}
+    def __init__(self, indices: Mapping[str, ArrayLike]) -> None:
+        validated = {name: _validated(name, p) for name, p in indices.items()}
         if len({p.shape[:-1] for p in validated.values()}) > 1:
             shapes = {name: p.shape for name, p in validated.items()}
             raise ValueError(f"the groups disagree on the number of draws: {shapes}")
@@ -66,11 +74,11 @@ class Permutation:
     def draw(self, index: int) -> "Permutation":
         """The permutation of one draw of a stack."""
         if self.draws is None:
-            raise ValueError("this permutation is not a stack with one for each draw")
+            raise ValueError("this permutation is a single one, not a stack with one per draw")
         return Permutation({name: p[index] for name, p in self.indices.items()})
 
 
-def _validated(name: str, values: object) -> np.ndarray:
+def _validated(name: str, values: ArrayLike) -> np.ndarray:
     given = np.asarray(values)
     if given.ndim not in (1, 2) or not np.issubdtype(given.dtype, np.integer):
         raise ValueError(
@@ -86,16 +94,16 @@ def _validated(name: str, values: object) -> np.ndarray:
     return indices
 
 
-def stack(permutations: list[Permutation]) -> Permutation:
-    """One stacked permutation out of one for each draw."""
+def stack(permutations: Sequence[Permutation]) -> Permutation:
+    """One stacked permutation from one for each draw."""
     if not permutations:
-        raise ValueError("there is no permutation to stack")
+        raise ValueError("there are no permutations to stack; pass at least one")
     names = permutations[0].names
     return Permutation({name: np.stack([p[name] for p in permutations]) for name in names})
 
 
 def compose(p: Permutation, q: Permutation) -> Permutation:
-    """The permutation that moves by q first and by p after: (p ∘ q)[i] = q[p[i]]."""
+    """The permutation that acts by q first and then by p: (p ∘ q)[i] = q[p[i]]."""
     if set(p.names) != set(q.names):
         raise ValueError(
             f"permutations of different groups cannot be composed: "
@@ -103,15 +111,12 @@ def compose(p: Permutation, q: Permutation) -> Permutation:
         )
     composed = {}
     for name in p.names:
-        first, second = np.broadcast_arrays(*_same_lead(q[name], p[name], name))
-        composed[name] = np.take_along_axis(first, second, axis=-1)
+        a, b = p[name], q[name]
+        if a.shape[-1] != b.shape[-1] or (a.ndim == b.ndim == 2 and len(a) != len(b)):
+            raise ValueError(f"group '{name}' has shapes {a.shape} and {b.shape} in the two")
+        then, first = np.broadcast_arrays(a, b)
+        composed[name] = np.take_along_axis(first, then, axis=-1)
     return Permutation(composed)
-
-
-def _same_lead(a: np.ndarray, b: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    if a.shape[-1] != b.shape[-1] or (a.ndim == b.ndim == 2 and len(a) != len(b)):
-        raise ValueError(f"group '{name}' has shapes {b.shape} and {a.shape}, which do not compose")
-    return a, b
 
 
 def inverse(p: Permutation) -> Permutation:
@@ -122,10 +127,9 @@ def inverse(p: Permutation) -> Permutation:
 def with_transpositions(size: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """A random permutation whose least number of transpositions is exactly `count`.
 
-    Swapping elements of two different cycles joins them, which raises the number by
-    one; so each step swaps two positions whose cycles differ, found by labels that
-    are merged as cycles join. Every permutation of that number can come up; they are
-    not equally likely.
+    Swapping elements of two different cycles joins them, which raises the number by one. Each step
+    therefore swaps two positions in different cycles; labels say which cycle a position is in.
+    Every permutation with that number has positive probability, but they are not equally likely.
     """
     if not 0 <= count < max(size, 1):
         raise ValueError(
@@ -144,20 +148,35 @@ def with_transpositions(size: int, count: int, rng: np.random.Generator) -> np.n
 
 @dataclass(frozen=True)
 class Transpositions:
-    """The least number of pairwise swaps that make up a permutation (NoT)."""
+    """The least number of transpositions that make up a permutation (NoT), one per draw."""
 
     total: int | np.ndarray
     by_group: dict[str, int | np.ndarray]
+
+    def __repr__(self) -> str:
+        stacked = isinstance(self.total, np.ndarray)
+        total = f"{np.mean(self.total):.1f} per draw" if stacked else str(self.total)
+        return f"Transpositions({total}, {len(self.by_group)} groups)"
 
     def __int__(self) -> int:
         return int(self.total)
 
 
 def transpositions(p: Permutation) -> Transpositions:
-    """NoT: size minus the number of cycles, for each group and in all (per draw if stacked).
+    """The least number of transpositions (pairwise swaps) that make up a permutation, NoT.
 
-    >>> transpositions(Permutation({"a": [1, 0, 2], "b": [1, 2, 0]})).by_group
-    {'a': 1, 'b': 2}
+    It is the number of units minus the number of cycles, NoT(p) = Σ_g (n_g − c(p_g)): a measure
+    of how far p is from the identity. A stacked permutation gives one number per draw.
+
+    Args:
+      p: a permutation, for example the one that `align` finds.
+
+    Returns:
+      The total and the number of each group.
+
+    >>> found = transpositions(Permutation({"a": [1, 0, 2], "b": [1, 2, 0]}))
+    >>> found.total, found.by_group
+    (3, {'a': 1, 'b': 2})
     """
     by_group: dict[str, int | np.ndarray] = {}
     for name in p.names:
@@ -169,7 +188,7 @@ def transpositions(p: Permutation) -> Transpositions:
 
 
 def _count_cycles(indices: np.ndarray) -> int:
-    """Each pass halves the distance to the smallest index of one's cycle (pointer doubling)."""
+    """Pointer doubling: after k passes each index knows the smallest of the next 2ᵏ."""
     smallest, jump = np.arange(len(indices)), indices.copy()
     for _ in range(max(len(indices), 1).bit_length()):
         smallest = np.minimum(smallest, smallest[jump])

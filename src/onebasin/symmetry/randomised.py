@@ -1,8 +1,8 @@
-"""A network at random parameters near its own, for checking its symmetries on numbers."""
+"""A network at random parameters near its own, on which symmetries are checked numerically."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,38 +11,43 @@ from jax.extend import core
 
 from onebasin.trees import PyTree, path_name
 
+# Rounding in double precision, amplified by a deep network, stays many orders below the first
+# bound; a wrong place changes the outputs by about their own range. The second bound is for
+# networks that compute in single precision regardless of the precision of their operands.
+TOLERANCE = {"float64": 1e-8, "float32": 2e-3}
+
 
 class CannotRun(ValueError):
-    """The network says nothing at randomised parameters."""
+    """The network has no informative outputs at randomised parameters."""
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The outputs of a network, leaf by leaf, as real numbers in double precision."""
+    """The leaves of a network's outputs, as real numbers in double precision."""
 
     leaves: tuple[np.ndarray, ...]
 
     @property
-    def telling(self) -> bool:
-        """Whether they are finite and not all alike, so that a change could show."""
+    def informative(self) -> bool:
+        """Whether they are finite and not all equal, so that a change could show."""
         values = np.concatenate(self.leaves) if self.leaves else np.zeros(0)
         if not values.size or not np.isfinite(values).all():
             return False
         return bool(values.any()) if values.size == 1 else bool(np.ptp(values) > 0)
 
     def distance(self, reference: "Outputs") -> float:
-        """The largest change of any leaf, relative to how far the leaf spreads.
+        """The largest change of any leaf, relative to the range of its values.
 
-        A large common offset must not hide a change, and a leaf that is constant (or one number)
-        has no spread but its own size.
+        Relative to the range, a large common offset cannot hide a change. The magnitude takes the
+        place of the range for a leaf that is constant or a single number.
         """
         furthest = 0.0
         for mine, theirs in zip(self.leaves, reference.leaves, strict=True):
-            spread = np.ptp(theirs)
+            width = np.ptp(theirs)
             size = np.abs(theirs).max()
-            # Differences of this size relative to the offset are the last digits of a double.
+            # Changes this small relative to the offset are the last digits of a double.
             floor = 1e-13 * size
-            scale = spread if spread > floor else size
+            scale = width if width > floor else size
             change = np.abs(mine - theirs).max()
             if scale > 0:
                 furthest = max(furthest, float(max(change - floor, 0.0) / scale))
@@ -52,7 +57,7 @@ class Outputs:
 
 
 class Randomised:
-    """Runs a network on a few rows of a batch, in double precision or as it is."""
+    """A network on a few rows of a batch, in double precision or in its own."""
 
     def __init__(
         self,
@@ -70,23 +75,33 @@ class Randomised:
         self._jitted = jax.jit(apply)
 
     def settle(self, seed: list[int]) -> tuple[PyTree, PyTree, Outputs]:
-        """Parameters at which the outputs tell something, and those outputs."""
+        """Random params and state at which the outputs are informative, and those outputs."""
         for strength, signs_kept in ((1.0, False), (0.1, False), (1.0, True)):
             params = self._moved(self.params, seed, strength, signs_kept)
             state = self._moved(self.state, seed, strength, signs_kept=True)
             outputs = self.run(params, state)
-            if outputs.telling:
+            if outputs.informative:
                 return params, state, outputs
         raise CannotRun(
-            "the check cannot run: the network gives outputs that are not finite or all alike at "
-            "randomised parameters; call find_symmetry(..., check=False) and check it another way"
+            "the check cannot run: at randomised parameters the network's outputs are not finite "
+            "or all equal; call find_symmetry(..., check=False) and check it another way"
         )
 
     def run(self, params: PyTree, state: PyTree) -> Outputs:
         outputs = jax.tree.leaves(self._jitted(*self._operands(params, state)))
         return Outputs(tuple(_as_real(np.asarray(leaf)) for leaf in outputs if np.size(leaf)))
 
-    def nudged(self, params: PyTree, seed: list[int]) -> PyTree:
+    def tolerance(
+        self, params: PyTree, state: PyTree, reference: Outputs, seed: list[int]
+    ) -> float:
+        """The change of the outputs that rounding can explain, with a margin.
+
+        Rounding is about as large as the effect of changing every parameter in its last digit.
+        """
+        rounding = self.run(self._nudged(params, seed), state).distance(reference)
+        return max(TOLERANCE[self._precision()], 100 * rounding)
+
+    def _nudged(self, params: PyTree, seed: list[int]) -> PyTree:
         """Every parameter changed by about one unit in its last place."""
         rng = np.random.default_rng([*seed, 1])
 
@@ -99,15 +114,15 @@ class Randomised:
         return jax.tree.map(nudge, params)
 
     def accepts_operands(self) -> bool:
-        """Whether the network takes operands of this precision and number of rows at all."""
+        """Whether the network accepts operands of this precision and number of rows."""
         try:
             jax.eval_shape(self.apply, *self._operands(*self._templates()))
         except (TypeError, ValueError):
             return False
         return True
 
-    def precision(self) -> str:
-        """The coarsest precision it computes in, whatever it is given."""
+    def _precision(self) -> Literal["float32", "float64"]:
+        """The coarsest precision in which it computes."""
         if not self.double:
             return "float32"
         jaxpr = jax.make_jaxpr(self.apply)(*self._operands(*self._templates())).jaxpr
@@ -128,10 +143,10 @@ class Randomised:
         return np.complex128 if jnp.issubdtype(dtype, jnp.complexfloating) else np.float64
 
     def _moved(self, tree: PyTree, seed: list[int], strength: float, signs_kept: bool) -> PyTree:
-        """Every leaf moved by about half its own size, or by 0.3 where it is all zeros.
+        """Every leaf with noise of about half its own size, or of 0.3 if it is all zeros.
 
-        Running statistics include variances, which must keep their signs; so may parameters
-        under a square root, which is tried last.
+        Running statistics include variances, which must keep their signs. So must parameters under
+        a square root; this is tried last.
         """
 
         def move(path: Any, leaf: np.ndarray) -> np.ndarray:
@@ -157,7 +172,8 @@ class Randomised:
     def _rows_of(self, x: Any, rows: int | None) -> Any:
         """The first rows, with noise: a batch of zeros or of equal rows would hide errors.
 
-        Rows are dropped only if every leaf has as many: else they may point at each other.
+        Rows are dropped only if every leaf has the same number; otherwise one leaf may index
+        the rows of another.
         """
         counts = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
         if (0,) in counts:
@@ -169,15 +185,15 @@ class Randomised:
             if not jnp.issubdtype(value.dtype, jnp.inexact):
                 return value
             rng = np.random.default_rng(value.shape)
-            spread = 1 + np.abs(value.astype(self._wide(value))).std()
-            noise = 0.1 * spread * rng.standard_normal(value.shape)
+            scale = 1 + np.abs(value.astype(self._wide(value))).std()
+            noise = 0.1 * scale * rng.standard_normal(value.shape)
             return (value + noise).astype(self._dtype(value.dtype))
 
         return jax.tree.map(leaf, x)
 
 
 def _arrays(tree: PyTree) -> PyTree:
-    """Leaves as numpy arrays; shapes without numbers get numbers of a sensible size."""
+    """Leaves as NumPy arrays; shapes without values are filled with values of a sensible size."""
 
     def leaf(path: Any, value: Any) -> np.ndarray:
         if isinstance(value, jax.ShapeDtypeStruct):

@@ -1,21 +1,22 @@
-"""Recording a network's hidden units in a run, at the places the trace found.
+"""Record a network's hidden units on a batch, without hooks.
 
-No hooks are written: the jaxpr is run again and the arrays that carry a group's units are
-kept. After the nonlinearity (`at="post"`) these are the arrays that the layers reading the
-group take in; before it (`pre_activations`) those that a layer computes, with its gain and
-its bias. What happens inside loops cannot be seen.
+The jaxpr is evaluated again, and the arrays that carry a group's units are kept. After the
+nonlinearity (`units`) these are the inputs of the layers that read the group; before it
+(`pre_activations`) they are the outputs of a layer, with its gain and its shift. Arrays inside
+loops cannot be recorded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 from jax.extend import core
 
+from onebasin.networks import Apply
 from onebasin.symmetry import axes as ax
 from onebasin.symmetry.axes import Atom, Axis
 from onebasin.symmetry.layout import Layout, occurrences
@@ -25,15 +26,15 @@ from onebasin.symmetry.symmetry import Symmetry
 from onebasin.symmetry.tracing import Traced, to_layout, trace_network
 from onebasin.trees import PyTree
 
-Site = tuple[int, ...]
+Site: TypeAlias = tuple[int, ...]  # where an array is computed, see `rules.Value`
 
 
 @dataclass(frozen=True)
 class Layer:
     """A kernel that computes hidden units, with the gain and shift applied to them.
 
-    `axis` is the kernel's axis of output channels; gain and shift, where there are any, are
-    leaves whose last axis is those channels.
+    `axis` is the kernel's axis of output channels. Gain and shift, if any, are leaves whose last
+    axis has the same channels.
     """
 
     kernel: str
@@ -57,36 +58,39 @@ class Recorder:
 
     def __init__(
         self,
-        apply: Callable[..., Any],
+        apply: Apply,
         params: PyTree,
         x: Any,
         symmetry: Symmetry,
-        state: PyTree = None,
+        state: PyTree | None = None,
     ) -> None:
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(x)):
-            raise ValueError("recording needs a batch of numbers, not only its shape")
+            raise ValueError("recording needs a batch of inputs, not only its shape; pass arrays")
         self.x, self.symmetry, self.has_state = x, symmetry, state is not None
         self.traced = trace_network(apply, params, x, state)
         self._names = _atoms_of_groups(self.traced, symmetry)
 
-    def units(self, params: PyTree, state: PyTree = None) -> dict[str, jax.Array]:
-        """The units of every group that can be seen, after the nonlinearity, [units, data]."""
-        return self._units(params, self.x, self._own(state))
+    def units(self, params: PyTree, state: PyTree | None = None) -> dict[str, jax.Array]:
+        """The units after the nonlinearity, [units, observations], of every group not `unseen`."""
+        return self._units(params, self.x, self._checked(state))
 
-    def pre_activations(self, params: PyTree, state: PyTree = None) -> list[jax.Array]:
-        """For each of `layers`, its channels before the nonlinearity, [channels, observations]."""
-        return self._pre_activations(params, self.x, self._own(state))
+    def pre_activations(self, params: PyTree, state: PyTree | None = None) -> list[jax.Array]:
+        """The channels before the nonlinearity, [channels, observations], of each of `layers`."""
+        return self._pre_activations(params, self.x, self._checked(state))
 
-    def contributions(self, params: PyTree, x: Any, state: PyTree = None) -> dict[str, jax.Array]:
-        """What each unit adds to every output on a batch, to first order: z·∂f/∂z, summed over
-        wherever in the array the unit is, [units, outputs], for every group that can be seen.
+    def contributions(
+        self, params: PyTree, x: Any, state: PyTree | None = None
+    ) -> dict[str, jax.Array]:
+        """The contribution of each unit to every output on a batch, to first order.
 
-        For a last hidden layer it is exactly the unit's term of the output's sum. Scaling what
-        computes a homogeneous unit and unscaling what reads it changes nothing here.
+        It is z·∂f/∂z, summed over all entries of the array that belong to the unit,
+        [units, outputs], for every group that is not `unseen`. In the last hidden layer it is
+        exactly the unit's term in the output's sum. It is invariant under the scaling of
+        homogeneous units (c on what computes the unit, 1/c on what reads it).
         """
         sources = self._sources()
-        sites = [v.site for values in sources.values() for v in values if v.site is not None]
-        arrays = self.collect(sites, params, x, self._own(state))
+        sites = [site for values in sources.values() for site in values]
+        arrays = self.collect(sites, params, x, self._checked(state))
         operands = (params, x, state) if self.has_state else (params, x)
 
         def outputs(added: dict[Site, jax.Array]) -> jax.Array:
@@ -94,21 +98,20 @@ class Recorder:
             found = _evaluate(self.traced.jaxpr, leaves, (), set(), {}, added)
             return jax.numpy.concatenate([out.reshape(-1) for out in found])
 
-        still = {site: jax.numpy.zeros_like(arrays[site]) for site in sites}
-        values, pull = jax.vjp(outputs, still)
-        (slopes,) = jax.vmap(pull)(jax.numpy.eye(len(values), dtype=values.dtype))
+        zeros = {site: jax.numpy.zeros_like(arrays[site]) for site in sites}
+        values, pullback = jax.vjp(outputs, zeros)
+        (slopes,) = jax.vmap(pullback)(jax.numpy.eye(len(values), dtype=values.dtype))
         recorded = {}
         for name, own in sources.items():
             terms = []
-            for v in own:
-                if v.site is not None:
-                    products = slopes[v.site] * arrays[v.site]
-                    rows = jax.vmap(lambda a, v=v, name=name: self._rows(a, v, name))(products)
-                    terms.append(rows.sum(axis=2).T)
+            for site, value in own.items():
+                rows_of = partial(self._rows, value=value, name=name)
+                rows = jax.vmap(rows_of)(slopes[site] * arrays[site])
+                terms.append(rows.sum(axis=2).T)
             recorded[name] = jax.numpy.concatenate(terms, axis=1)
         return recorded
 
-    def _own(self, state: PyTree) -> PyTree:
+    def _checked(self, state: PyTree | None) -> PyTree | None:
         if (state is not None) != self.has_state:
             needed = "needs" if self.has_state else "has no"
             raise ValueError(f"this network {needed} running statistics; pass state accordingly")
@@ -121,7 +124,7 @@ class Recorder:
 
     @cached_property
     def layers_with_results(self) -> list[tuple[Layer, Value]]:
-        """`layers`, each with the traced array that holds its channels after gain and shift."""
+        """Each of `layers` with the traced array of its channels after gain and shift."""
         found = []
         trace = self.traced.trace
         for number, contraction in enumerate(trace.contractions):
@@ -134,10 +137,9 @@ class Recorder:
             gain = shift = None
             result = contraction.result
             for event in trace.shifts:
-                own = self.traced.axes[event.leaf][-1:]
-                if event.layer != number or event.result.site is None:
-                    continue
-                if [ax.resolve(a) for a in own] != [ax.resolve(channels)]:
+                own = [ax.resolve(a) for a in self.traced.axes[event.leaf][-1:]]
+                recorded = event.layer == number and event.result.site is not None
+                if not recorded or own != [ax.resolve(channels)]:
                     continue
                 gain = event.leaf if event.kind == "multiply" else gain
                 shift = event.leaf if event.kind == "add" else shift
@@ -150,33 +152,34 @@ class Recorder:
         sources = self._sources()
 
         def run(params: PyTree, x: Any, state: PyTree) -> dict[str, jax.Array]:
-            sites = [value.site for values in sources.values() for value in values]
-            arrays = self.collect([s for s in sites if s is not None], params, x, state)
+            sites = [site for values in sources.values() for site in values]
+            arrays = self.collect(sites, params, x, state)
             recorded = {}
             for name, values in sources.items():
-                rows = [self._rows(arrays[v.site], v, name) for v in values if v.site]
+                rows = [self._rows(arrays[site], v, name) for site, v in values.items()]
                 recorded[name] = jax.numpy.concatenate(rows, axis=1)
             return recorded
 
         return jax.jit(run)
 
-    def _sources(self) -> dict[str, list[Value]]:
+    def _sources(self) -> dict[str, dict[Site, Value]]:
         """For each group, the arrays that carry its units into the layers that read them."""
         sources: dict[str, dict[Site, Value]] = {g.name: {} for g in self.symmetry.groups}
         for contraction in self.traced.trace.contractions:
             data = contraction.data
-            for axis in data.axes if data.site is not None else ():
-                for atom in ax.atoms_in(axis):
-                    if atom in self._names and self._reads(contraction.kernel, atom):
-                        sources[self._names[atom]].setdefault(data.site, data)  # pyright: ignore
-        return {name: list(values.values()) for name, values in sources.items() if values}
+            if data.site is None:
+                continue
+            for atom in (atom for axis in data.axes for atom in ax.atoms_in(axis)):
+                if atom in self._names and self._reads(contraction.kernel, atom):
+                    sources[self._names[atom]].setdefault(data.site, data)
+        return {name: values for name, values in sources.items() if values}
 
     @cached_property
     def unseen(self) -> tuple[str, ...]:
-        """Groups that cannot be recorded: no layer outside a loop reads them.
+        """Groups that cannot be recorded, because no layer outside a loop reads them.
 
-        So it is with the dimensions inside attention queries and keys, and with the state of a
-        recurrent cell that only the cell itself reads.
+        Examples are the dimensions inside attention queries and keys, and the state of a recurrent
+        cell that only the cell itself reads.
         """
         seen = self._sources()
         return tuple(group.name for group in self.symmetry.groups if group.name not in seen)
@@ -189,13 +192,13 @@ class Recorder:
         )
 
     def _rows(self, array: jax.Array, value: Value, name: str) -> jax.Array:
-        """One row for each unit of a group, from an array that carries them on some axis."""
+        """One row for each unit of a group, from an array that carries them along some axis."""
         for axis, node in enumerate(value.axes):
             for group, positions in occurrences(to_layout(node, self._names)):
                 if group == name:
                     moved = jax.numpy.moveaxis(array, axis, 0)[positions.reshape(-1)]
                     return moved.reshape(len(positions), -1)
-        raise AssertionError(f"'{name}' is not on the array that was chosen for it")
+        raise AssertionError(f"the array chosen for group '{name}' does not carry its units")
 
     @cached_property
     def _pre_activations(self) -> Callable[..., list[jax.Array]]:
@@ -217,7 +220,7 @@ class Recorder:
     def collect(
         self, sites: Sequence[Site], params: PyTree, x: Any, state: PyTree
     ) -> dict[Site | None, Any]:
-        """The arrays computed at these sites of the trace, in one run of the network."""
+        """The arrays at these sites of the trace, from one evaluation of the network."""
         operands = (params, x, state) if self.has_state else (params, x)
         found: dict[Site | None, Any] = {}
         _evaluate(self.traced.jaxpr, jax.tree.leaves(operands), (), set(sites), found)
@@ -225,14 +228,9 @@ class Recorder:
 
 
 def record(
-    apply: Callable[..., Any],
-    params: PyTree,
-    x: Any,
-    symmetry: Symmetry,
-    *,
-    state: PyTree = None,
+    apply: Apply, params: PyTree, x: Any, symmetry: Symmetry, *, state: PyTree | None = None
 ) -> dict[str, jax.Array]:
-    """The units of every group after the nonlinearity on a batch, [units, observations]."""
+    """The units of every group after the nonlinearity, [units, observations], on a batch."""
     recorder = Recorder(apply, params, x, symmetry, state)
     if recorder.unseen:
         raise ValueError(
@@ -243,7 +241,7 @@ def record(
 
 
 def _atoms_of_groups(traced: Traced, symmetry: Symmetry) -> dict[Atom, str]:
-    """Which traced atom is which group of a symmetry (which may have been written by hand)."""
+    """The group of each traced atom, for a symmetry that may have been written by hand."""
     names: dict[Atom, str] = {}
     own = {atom: str(i) for i, atom in enumerate(traced.names())}
     by_name = {name: atom for atom, name in own.items()}
@@ -257,7 +255,8 @@ def _atoms_of_groups(traced: Traced, symmetry: Symmetry) -> dict[Atom, str]:
     missing = {g.name for g in symmetry.groups} - set(names.values())
     if missing:
         raise ValueError(
-            f"group '{min(missing)}' is not among those that tracing this network finds"
+            f"group '{min(missing)}' is not one that tracing this network finds; "
+            "use the symmetry of find_symmetry"
         )
     return names
 
@@ -270,9 +269,9 @@ def _evaluate(
     found: dict[Any, Any],
     added: Mapping[Site, Any] = MappingProxyType({}),
 ) -> list[Any]:
-    """Run a jaxpr, entering plain calls, and keep the results computed at the wanted sites.
+    """Evaluate a jaxpr, entering plain calls, and keep the results at the wanted sites.
 
-    What is `added` to the results at some sites goes on into all that is computed from them.
+    What is `added` to the results at some sites enters everything computed from them.
     """
     env: dict[Any, Any] = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
     env.update(zip(jaxpr.jaxpr.invars, operands, strict=True))

@@ -1,28 +1,39 @@
-"""The rules' common ground: what is known of a value, and the table of rules by primitive.
+"""What all tracing rules share: what is known of a value, and the table of rules by primitive.
 
-A rule takes the equation, what is known of its operands, and the trace, and says what is
-known of its results. To add one, decorate a function with `@rule("primitive_name")`; see
-docs/tracing-rules.md. A primitive without a rule fixes every axis it touches.
+A rule takes an equation, what is known of its operands, and the trace. It returns what is known of
+the results. To add a rule, decorate a function with `@rule("primitive_name")`; the page on tracing
+rules in the documentation shows how. A primitive without a rule fixes all axes of its operands.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
-from onebasin.symmetry.axes import Axis, Fixed, Uniform, atoms_in, fix, join
+from jax.extend.core import JaxprEqn
 
-SEVERAL = -1  # stems from more than one contraction
+from onebasin.symmetry.axes import Axis, Uniform, atoms_in, fix, fixed_shape, join
+from onebasin.symmetry.groups import Role
+
+ShiftKind: TypeAlias = Literal["add", "multiply"]
+SEVERAL = -1  # the value depends on more than one contraction
 NO_AXES: frozenset[int] = frozenset()
+
+# Primitives after which a value still is its layer's pre-activation, scaled or shifted.
+LINEAR = {
+    *("add", "sub", "mul", "div", "neg", "convert_element_type", "broadcast_in_dim"),
+    *("reshape", "transpose", "squeeze", "copy"),
+}
 
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of one array: its axes, and the parameter leaf it merely re-lays-out.
+    """What is known of one array: its axes, and the parameter leaf of which it is a rearrangement.
 
-    `sources` gives, for each axis, the axes of that leaf it came from. `site` says where
-    the array is computed, so that it can be recorded in a later run. `layer` is the number
-    of the contraction it stems from through sums and products alone; `statistic` is that
-    number for what was made from a reduction of such a value (a norm's mean and variance).
+    `sources` gives, for each axis, the axes of that leaf from which it comes. `site` is where the
+    array is computed: the indices of the nested equations, then −1 − the index of the result. It is
+    None inside loops. `layer` is the number of the contraction that the array depends on through
+    sums and products alone. `statistic` is that number for an array computed from a reduction of
+    such a value (the mean and variance of a normalisation).
     """
 
     axes: tuple[Axis, ...]
@@ -33,7 +44,7 @@ class Value:
     statistic: int | None = None
 
     def relaid(self, axes: Sequence[Axis], sources: Sequence[frozenset[int]]) -> "Value":
-        """The same numbers in another layout."""
+        """The same entries, rearranged."""
         if self.leaf is None:
             return Value(tuple(axes))
         return Value(tuple(axes), self.leaf, tuple(sources))
@@ -44,63 +55,81 @@ class Value:
 
 @dataclass
 class Trace:
-    """What is collected on the way through a network."""
+    """What a trace collects, besides the axes of the values."""
 
     unknown: dict[str, None] = field(default_factory=dict)
-    roles: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    roles: dict[tuple[str, int], set[Role]] = field(default_factory=dict)
     first_use: dict[str, None] = field(default_factory=dict)
     contractions: list["Contraction"] = field(default_factory=list)
     shifts: list["Shift"] = field(default_factory=list)
     path: tuple[int, ...] | None = ()
 
     def here(self) -> tuple[int, ...] | None:
-        """Where the first result of the present equation is computed."""
+        """The site of the first result of the current equation."""
         return None if self.path is None else (*self.path, -1)
 
-    def note(self, value: Value, axis: int, role: str) -> None:
-        """Remember what part a parameter's axis plays in the network."""
+    def note(self, value: Value, axis: int, role: Role) -> None:
+        """Remember the role of a parameter's axis in the network."""
         if value.leaf is not None:
             for source in value.source(axis):
                 self.roles.setdefault((value.leaf, source), set()).add(role)
 
+    def note_shift(
+        self, kind: ShiftKind, parameter: Value, operands: Sequence[Value], result: Value
+    ) -> None:
+        """Remember a parameter that is added to data or multiplied with data."""
+        for axis in range(len(parameter.axes)):
+            self.note(parameter, axis, kind)
+        layer = common_layer(operands)
+        if layer is None and kind == "multiply":  # a gain on the norm's scale, not on the data
+            layer = common_statistic(operands)
+        self.shifts.append(Shift(kind, str(parameter.leaf), layer, result))
+
 
 @dataclass(frozen=True)
 class Contraction:
-    """A dense or convolutional layer: data against the kernel of one leaf."""
+    """A dense or convolutional layer: data contracted with the kernel in one leaf."""
 
     data: Value
     kernel: str
-    outputs: frozenset[int]  # the kernel's axes that the result has
+    outputs: frozenset[int]  # the kernel's axes that are axes of the result
     result: Value
 
 
 @dataclass(frozen=True)
 class Shift:
-    """A parameter added to, or multiplied with, data: a bias, a shift or a gain."""
+    """A parameter added to data or multiplied with data: a bias, a shift or a gain."""
 
-    kind: str
+    kind: ShiftKind
     leaf: str
     layer: int | None
     result: Value
 
 
 def common_layer(values: Sequence[Value]) -> int | None:
-    """The one contraction that all values (but those that stem from none) stem from."""
-    return _common([value.layer for value in values])
-
-
-def common_statistic(values: Sequence[Value]) -> int | None:
-    return _common(
-        [value.layer if value.statistic is None else value.statistic for value in values]
-    )
-
-
-def _common(numbers: list[int | None]) -> int | None:
-    given = {number for number in numbers if number is not None}
+    """The contraction that the values depend on, `SEVERAL`, or None."""
+    given = {value.layer for value in values} - {None}
     return next(iter(given)) if len(given) == 1 else (SEVERAL if given else None)
 
 
-Rule = Callable[[Any, list[Value], Trace], Sequence[Value]]
+def common_statistic(values: Sequence[Value]) -> int | None:
+    """The same for values and for statistics of values."""
+    return common_layer(
+        [v if v.statistic is None else replace(v, layer=v.statistic) for v in values]
+    )
+
+
+def with_lineage(value: Value, primitive: str, operands: Sequence[Value]) -> Value:
+    """The value with the layer of which it is the pre-activation or a statistic."""
+    if value.layer is not None:
+        return value
+    if primitive in LINEAR and common_layer(operands) is not None:
+        return replace(value, layer=common_layer(operands))
+    reduced = primitive.startswith("reduce_") or all(v.layer is None for v in operands)
+    return replace(value, statistic=common_statistic(operands)) if reduced else value
+
+
+Rule: TypeAlias = Callable[[JaxprEqn, list[Value], Trace], Sequence[Value]]
 RULES: dict[str, Rule] = {}
 
 
@@ -115,16 +144,12 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def fixed_shape(shape: Sequence[int]) -> tuple[Axis, ...]:
-    return tuple(Fixed(n) if n != 1 else Uniform(1) for n in shape)
+def output_shape(eqn: JaxprEqn, index: int = 0) -> tuple[int, ...]:
+    return tuple(getattr(eqn.outvars[index].aval, "shape", ()))  # a token has no shape
 
 
-def output_shape(eqn: Any, index: int = 0) -> tuple[int, ...]:
-    return tuple(getattr(eqn.outvars[index].aval, "shape", ()))
-
-
-def without_rule(eqn: Any, values: list[Value], trace: Trace) -> list[Value]:
-    """Fix everything; the primitive is named if that may have cost a symmetry."""
+def without_rule(eqn: JaxprEqn, values: list[Value], trace: Trace) -> list[Value]:
+    """Fix all axes; the primitive is noted if this may have cost a symmetry."""
     if any(atoms_in(axis) for value in values for axis in value.axes):
         trace.unknown[eqn.primitive.name] = None
     for value in values:
@@ -134,7 +159,7 @@ def without_rule(eqn: Any, values: list[Value], trace: Trace) -> list[Value]:
 
 
 def elementwise(shape: Sequence[int], values: Sequence[Value]) -> tuple[Axis, ...]:
-    """Tie the operands position by position; scalars and axes of length one constrain nothing."""
+    """Unify the operands position by position; axes of length one constrain nothing."""
     axes: list[Axis] = []
     for i, size in enumerate(shape):
         joined: Axis = Uniform(size)

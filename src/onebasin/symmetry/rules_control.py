@@ -1,4 +1,4 @@
-"""Rules that enter calls, loops and branches."""
+"""Rules for calls, loops and branches, and the evaluation of all rules along a jaxpr."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,59 +8,45 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
+from jax.extend.core import JaxprEqn
 
-from onebasin.symmetry.axes import Axis, Fixed, Uniform, fix, join, resolve
+from onebasin.symmetry.axes import Axis, Fixed, Uniform, fix, fixed_shape, join, resolve
 from onebasin.symmetry.rules import (
     RULES,
     Trace,
     Value,
-    common_layer,
-    common_statistic,
     elementwise,
-    fixed_shape,
     output_shape,
     rule,
+    with_lineage,
     without_rule,
 )
 
-# Calls whose body runs once with the call's own operands; where the body is kept.
+# Calls whose body runs once, on the operands of the call, and the parameter that holds the body.
 CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
+    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat", "remat2"), "jaxpr"),
+    **dict.fromkeys(("closed_call", "core_call", "custom_lin"), "call_jaxpr"),
+    **dict.fromkeys(("custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
     "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "custom_lin": "call_jaxpr",
-    "checkpoint": "jaxpr",
-    "remat": "jaxpr",
-    "remat2": "jaxpr",
-}
-
-# Primitives after which a value still is its layer's pre-activation, scaled or shifted.
-LINEAR = {
-    *("add", "sub", "mul", "div", "neg", "convert_element_type", "broadcast_in_dim"),
-    *("reshape", "transpose", "squeeze", "copy"),
 }
 
 
-def closed(jaxpr: Any) -> Any:
-    """A jaxpr with its constants, whichever way the primitive keeps it."""
+def closed(jaxpr: core.ClosedJaxpr | core.Jaxpr) -> core.ClosedJaxpr:
+    """A jaxpr with its constants, in whichever form a primitive keeps it."""
     return jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else core.ClosedJaxpr(jaxpr, ())
 
 
-def body_of(eqn: Any) -> Any | None:
-    """The body of a call that simply runs it, or None."""
+def body_of(eqn: JaxprEqn) -> core.ClosedJaxpr | None:
+    """The body of a call that runs it once, or None."""
     name = eqn.primitive.name
     return closed(eqn.params[CALLS[name]]) if name in CALLS else None
 
 
-def run(jaxpr: Any, values: Sequence[Value], trace: Trace) -> list[Value]:
-    """Follow the axes through every equation of a (closed) jaxpr."""
-    known: dict[Any, Value] = {}
+def run(jaxpr: core.ClosedJaxpr, values: Sequence[Value], trace: Trace) -> list[Value]:
+    """Follow the axes through every equation of a jaxpr."""
+    known: dict[core.Var, Value] = {}
 
-    def read(atom: Any) -> Value:
+    def read(atom: core.Var | core.Literal) -> Value:
         return constant(atom.val) if isinstance(atom, core.Literal) else known[atom]
 
     known.update(zip(jaxpr.jaxpr.constvars, map(constant, jaxpr.consts), strict=True))
@@ -79,31 +65,21 @@ def run(jaxpr: Any, values: Sequence[Value], trace: Trace) -> list[Value]:
         for i, (variable, value) in enumerate(zip(eqn.outvars, results, strict=True)):
             if value.site is None and outer is not None:
                 value = replace(value, site=(*outer, index, -1 - i))
-            known[variable] = _with_lineage(value, eqn.primitive.name, operands)
+            known[variable] = with_lineage(value, eqn.primitive.name, operands)
     trace.path = outer
     return [read(atom) for atom in jaxpr.jaxpr.outvars]
 
 
-def _fit(results: Sequence[Value], eqn: Any) -> bool:
-    """Whether a rule's results have the sizes they must have; a rule that errs is not believed."""
+def _fit(results: Sequence[Value], eqn: JaxprEqn) -> bool:
+    """Whether a rule's results have the right sizes; the results of a wrong rule are not used."""
     return all(
         tuple(axis.size for axis in value.axes) == output_shape(eqn, i)
         for i, value in enumerate(results)
     )
 
 
-def _with_lineage(value: Value, primitive: str, operands: Sequence[Value]) -> Value:
-    """Say which layer a value is the pre-activation, or a statistic, of."""
-    if value.layer is not None:
-        return value
-    if primitive in LINEAR and common_layer(operands) is not None:
-        return replace(value, layer=common_layer(operands))
-    reduced = primitive.startswith("reduce_") or all(v.layer is None for v in operands)
-    return replace(value, statistic=common_statistic(operands)) if reduced else value
-
-
 def constant(array: Any) -> Value:
-    """A constant is uniform along the axes along which it does not vary, and fixed along others."""
+    """A constant is uniform along the axes along which it does not vary, and otherwise fixed."""
     shape = tuple(np.shape(array))
     if jnp.issubdtype(getattr(array, "dtype", np.float32), jax.dtypes.extended):
         return Value(fixed_shape(shape))
@@ -116,20 +92,26 @@ def constant(array: Any) -> Value:
 
 
 @rule(*CALLS)
-def _call(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+def _call(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
     body = body_of(eqn)
     if body is None or len(body.jaxpr.invars) != len(values):
         return without_rule(eqn, values, trace)
     return run(body, values, trace)
 
 
-def _loop(body: Any, constants: list[Value], carry: list[Value], per_step: list[Value], trace):
-    """Run a loop's body until the carry is the same before and after.
+def _loop(
+    body: core.ClosedJaxpr,
+    constants: list[Value],
+    carry: list[Value],
+    per_step: list[Value],
+    trace: Trace,
+) -> tuple[list[Value], list[Value]]:
+    """Follow a loop's body until the carry is the same before and after.
 
-    A carry that starts uniform (zeros) may take on units in the first step; then the body is
-    followed again with what it has become. Each round ties or un-uniforms at least one axis.
+    A carry that starts uniform (zeros) may carry units after the first step; then the body is
+    followed again with this carry. Each round constrains at least one axis or makes one vary.
     """
-    outer, trace.path = trace.path, None  # what happens inside a loop cannot be recorded
+    outer, trace.path = trace.path, None  # arrays inside a loop cannot be recorded
     carry = [Value(value.axes) for value in carry]
     while True:
         results = run(body, [*constants, *carry, *per_step], trace)
@@ -145,7 +127,7 @@ def _loop(body: Any, constants: list[Value], carry: list[Value], per_step: list[
 
 
 @rule("scan")
-def _scan(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+def _scan(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
     constants, carries = eqn.params["num_consts"], eqn.params["num_carry"]
     steps = values[constants + carries :]
     for value in steps:
@@ -166,7 +148,7 @@ def _scan(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
 
 
 @rule("while")
-def _while(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+def _while(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
     in_condition, in_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     condition, rest = values[:in_condition], values[in_condition:]
     carry, _ = _loop(closed(eqn.params["body_jaxpr"]), rest[:in_body], rest[in_body:], [], trace)
@@ -177,8 +159,8 @@ def _while(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
 
 
 @rule("cond")
-def _cond(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Every branch is followed; a result varies wherever it does in one of them."""
+def _cond(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """All branches are followed; a result varies wherever it varies in one of them."""
     outer, trace.path = trace.path, None
     branches = [run(closed(branch), values[1:], trace) for branch in eqn.params["branches"]]
     trace.path = outer

@@ -1,15 +1,16 @@
-"""Rules of primitives that read from, or write to, positions given by data."""
+"""Rules for primitives that read from, or write to, positions given by data."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from onebasin.symmetry.axes import Axis, fix, join
-from onebasin.symmetry.rules import Trace, Value, fixed_shape, output_shape, rule, without_rule
+from jax.extend.core import JaxprEqn
+
+from onebasin.symmetry.axes import Axis, fix, fix_as, fixed_shape, join
+from onebasin.symmetry.rules import Trace, Value, output_shape, rule, without_rule
 
 
 @rule("gather")
-def _gather(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Whole slices are left alone (an embedding's features); indexed axes must stay."""
+def _gather(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Axes sliced whole stay free (an embedding's features); indexed axes must stay."""
     operand, indices = values
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     operand_batch = tuple(numbers.operand_batching_dims)
@@ -22,7 +23,7 @@ def _gather(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
     windows = [i for i in range(len(operand.axes)) if i not in hidden]
     for i, axis in enumerate(operand.axes):
         if i in windows and sizes[i] == axis.size:
-            trace.note(operand, i, "incoming")  # an embedding computes what it looks up
+            trace.note(operand, i, "incoming")  # an embedding computes the units it looks up
         elif i not in operand_batch:
             fix(axis)
     remaining = iter(batch)
@@ -39,16 +40,14 @@ def _gather(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
 
 
 @rule("dynamic_slice")
-def _dynamic_slice(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Where it starts is data, so an axis it cuts must stay."""
-    del trace
-    shape = output_shape(eqn)
-    return [Value(tuple(_whole_or_fixed(values[0].axes[i], n) for i, n in enumerate(shape)))]
+def _dynamic_slice(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
+    """The start is data, so an axis that is cut must stay."""
+    pairs = zip(values[0].axes, output_shape(eqn), strict=True)
+    return [Value(tuple(axis if axis.size == n else fix_as(axis, n) for axis, n in pairs))]
 
 
 @rule("dynamic_update_slice")
-def _dynamic_update_slice(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _dynamic_update_slice(_eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     operand, update = values[:2]
     axes: list[Axis] = []
     for mine, theirs in zip(operand.axes, update.axes, strict=True):
@@ -56,25 +55,16 @@ def _dynamic_update_slice(eqn: Any, values: list[Value], trace: Trace) -> Sequen
             axes.append(join(mine, theirs))
         else:
             fix(theirs)
-            fix(mine)
-            axes.append(fixed_shape([mine.size])[0])
-    del eqn
+            axes.append(fix_as(mine, mine.size))
     return [Value(tuple(axes))]
 
 
-def _whole_or_fixed(axis: Axis, size: int) -> Axis:
-    if axis.size == size:
-        return axis
-    fix(axis)
-    return fixed_shape([size])[0]
-
-
 @rule("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max")
-def _scatter(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Whole slices of the operand and of the updates move together; indexed axes must stay.
+def _scatter(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Axes that the updates cover whole move with them; indexed axes must stay.
 
-    Updates may come in any order, as long as each goes where its own index says; but where one
-    overwrites another (a plain scatter to repeated indices) the order matters.
+    Updates may be permuted together with their indices. Where one overwrites another (a plain
+    scatter to repeated indices), their order matters.
     """
     numbers = eqn.params["dimension_numbers"]
     if len(values) != 3:

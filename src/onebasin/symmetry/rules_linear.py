@@ -1,23 +1,16 @@
-"""Rules of contractions, convolutions and windows."""
+"""Rules for contractions, convolutions and windows."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from onebasin.symmetry.axes import Axis, Uniform, fix, join, product, split
-from onebasin.symmetry.rules import (
-    Contraction,
-    Trace,
-    Value,
-    fixed_shape,
-    output_shape,
-    rule,
-    without_rule,
-)
+from jax.extend.core import JaxprEqn
+
+from onebasin.symmetry.axes import Axis, Uniform, fix, fix_as, fixed_shape, join, product, split
+from onebasin.symmetry.rules import Contraction, Trace, Value, output_shape, rule, without_rule
 
 
 @rule("dot_general")
-def _dot_general(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Contracted and batched pairs are tied; a sum over tied positions is symmetric in them."""
+def _dot_general(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Contracted and batched pairs are unified; the sum is symmetric in what it contracts."""
     left, right = values
     (contract_left, contract_right), (batch_left, batch_right) = eqn.params["dimension_numbers"]
     for i, j in zip(contract_left, contract_right, strict=True):
@@ -46,7 +39,7 @@ def _note_kernel(
     result: Value,
     trace: Trace,
 ) -> None:
-    """A parameter against data is a layer: it takes its contracted axes in, its free ones out."""
+    """A parameter times data is a layer: it reads its contracted axes, computes its free ones."""
     if kernel.leaf is None or data.leaf is not None:
         return
     for axis in contracted:
@@ -58,8 +51,8 @@ def _note_kernel(
 
 
 @rule("conv_general_dilated")
-def _convolution(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Channels are contracted like any other axis; positions under a wider window must stay."""
+def _convolution(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Channels are contracted as in a matrix product; positions under a wider window must stay."""
     data, kernel = values
     numbers, groups = eqn.params["dimension_numbers"], eqn.params["feature_group_count"]
     if eqn.params["batch_group_count"] != 1:
@@ -87,15 +80,14 @@ def _convolution(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]
         if kernel.axes[under].size == 1 and plain:
             axes[out] = data.axes[here]
         else:
-            fix(data.axes[here])
-            axes[out] = fixed_shape([shape[out]])[0]
+            axes[out] = fix_as(data.axes[here], shape[out])
     result = Value(tuple(axes), site=trace.here(), layer=len(trace.contractions))
     _note_kernel(kernel, data, [inputs], [outputs], result, trace)
     return [result]
 
 
 def _channels(data: Axis, inputs: Axis, outputs: Axis, groups: int) -> Axis:
-    """Grouped channels are groups × channels within a group, on either side of the kernel."""
+    """Grouped channels are groups × channels within a group, for inputs and outputs alike."""
     if groups == 1:
         join(data, inputs)
         return outputs
@@ -112,8 +104,8 @@ def _channels(data: Axis, inputs: Axis, outputs: Axis, groups: int) -> Axis:
     "reduce_window",
     "cumred_reduce_window_impl",
 )
-def _window(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Pooling: an axis under a window of one passes, any other must stay."""
+def _window(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Pooling: an axis under a window of one stays free, any other must stay."""
     if len(values) > 2 or len(eqn.outvars) != 1:
         return without_rule(eqn, values, trace)
     value, shape, params = values[0], output_shape(eqn), eqn.params
@@ -125,17 +117,12 @@ def _window(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
             and tuple(params["padding"][i]) == (0, 0)
             and params["base_dilation"][i] == 1
         )
-        if untouched:
-            axes.append(axis)
-        else:
-            fix(axis)
-            axes.append(fixed_shape([size])[0])
+        axes.append(axis if untouched else fix_as(axis, size))
     return [Value(tuple(axes))]
 
 
 @rule("fft")
-def _fft(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _fft(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     value, shape = values[0], output_shape(eqn)
     transformed = len(eqn.params["fft_lengths"])
     kept = value.axes[: len(shape) - transformed]

@@ -1,22 +1,12 @@
-"""Rules of primitives that compute position by position, reduce, or move positions about."""
+"""Rules for primitives that work elementwise, reduce, or rearrange positions."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from onebasin.symmetry.axes import Axis, Uniform, concat, cut, fix, product, split
-from onebasin.symmetry.rules import (
-    NO_AXES,
-    Shift,
-    Trace,
-    Value,
-    common_layer,
-    common_statistic,
-    elementwise,
-    fixed_shape,
-    output_shape,
-    rule,
-    without_rule,
-)
+from jax.extend.core import JaxprEqn
+
+from onebasin.symmetry import axes as ax
+from onebasin.symmetry.axes import Axis, Uniform
+from onebasin.symmetry.rules import Trace, Value, elementwise, output_shape, rule, without_rule
 
 # fmt: off
 ELEMENTWISE = [
@@ -29,18 +19,25 @@ ELEMENTWISE = [
     "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin",
     "sinh", "sqrt", "square", "sub", "tan", "tanh", "xor", "zeta", "eq_to", "le_to", "lt_to",
 ]
+IDENTITY = [
+    "bitcast_convert_type", "convert_element_type", "copy", "copy_p", "device_put", "name",
+    "optimization_barrier", "reduce_precision", "sharding_constraint", "stop_gradient",
+]
+REDUCTIONS = [
+    "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
+    "reduce_xor",
+]
 # fmt: on
 
 
 @rule(*ELEMENTWISE)
-def _elementwise(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _elementwise(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     return [Value(elementwise(output_shape(eqn), values))]
 
 
 @rule("add", "mul")
-def _add_or_multiply(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """As any elementwise primitive, but a lone parameter's part in it is worth knowing."""
+def _add_or_multiply(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Elementwise; if one operand is a parameter, its role is noted."""
     axes = elementwise(output_shape(eqn), values)
     parameters = [value for value in values if value.leaf is not None]
     if len(parameters) != 1:
@@ -52,39 +49,22 @@ def _add_or_multiply(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Va
         return [parameters[0].relaid(axes, parameters[0].sources)]  # a scaled parameter
     result = Value(axes, site=trace.here())
     kind = "add" if eqn.primitive.name == "add" else "multiply"
-    for axis in range(len(parameters[0].axes)):
-        trace.note(parameters[0], axis, kind)
-    layer = common_layer(values)
-    if layer is None and kind == "multiply":  # a gain put on the norm's scale instead of the data
-        layer = common_statistic(values)
-    trace.shifts.append(Shift(kind, str(parameters[0].leaf), layer, result))
+    trace.note_shift(kind, parameters[0], values, result)
     return [result]
 
 
-@rule(
-    "convert_element_type",
-    "copy",
-    "copy_p",
-    "stop_gradient",
-    "reduce_precision",
-    "optimization_barrier",
-    "sharding_constraint",
-    "device_put",
-    "name",
-    "bitcast_convert_type",
-)
-def _same(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+@rule(*IDENTITY)
+def _same(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
     if any(output_shape(eqn, i) != tuple(a.size for a in v.axes) for i, v in enumerate(values)):
         return without_rule(eqn, values, trace)  # a bitcast that changes the width
     return [value.relaid(value.axes, value.sources) for value in values]
 
 
 @rule("broadcast_in_dim")
-def _broadcast(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _broadcast(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     shape, value = output_shape(eqn), values[0]
     axes: list[Axis] = [Uniform(n) for n in shape]
-    sources = [NO_AXES] * len(shape)
+    sources = [frozenset[int]()] * len(shape)
     for i, dimension in enumerate(eqn.params["broadcast_dimensions"]):
         if value.axes[i].size == shape[dimension]:
             axes[dimension] = value.axes[i]
@@ -93,28 +73,26 @@ def _broadcast(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
 
 
 @rule("transpose")
-def _transpose(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _transpose(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     order, value = eqn.params["permutation"], values[0]
     return [value.relaid([value.axes[i] for i in order], [value.source(i) for i in order])]
 
 
 @rule("squeeze")
-def _squeeze(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _squeeze(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     value = values[0]
     kept = [i for i in range(len(value.axes)) if i not in eqn.params["dimensions"]]
     return [value.relaid([value.axes[i] for i in kept], [value.source(i) for i in kept])]
 
 
 @rule("reshape")
-def _reshape(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """A row-major reshape is made of blocks of axes with equal products, smallest first."""
+def _reshape(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """A row-major reshape consists of the smallest blocks of axes with equal products."""
     value, shape = values[0], output_shape(eqn)
     if eqn.params.get("dimensions") is not None or 0 in shape:
         return without_rule(eqn, values, trace)
     axes: list[Axis] = [Uniform(1)] * len(shape)
-    sources = [NO_AXES] * len(shape)
+    sources = [frozenset[int]()] * len(shape)
     old = [i for i, axis in enumerate(value.axes) if axis.size > 1]
     new = [i for i, n in enumerate(shape) if n > 1]
     while old:
@@ -127,57 +105,54 @@ def _reshape(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
             else:
                 targets.append(new.pop(0))
                 want *= shape[targets[-1]]
-        merged = product([value.axes[i] for i in block])
+        merged = ax.product([value.axes[i] for i in block])
         origin = frozenset().union(*(value.source(i) for i in block))
-        for target, part in zip(targets, split(merged, [shape[i] for i in targets]), strict=True):
+        for target, part in zip(
+            targets, ax.split(merged, [shape[i] for i in targets]), strict=True
+        ):
             axes[target] = part
             sources[target] = origin
     return [value.relaid(axes, sources)]
 
 
 @rule("concatenate")
-def _concatenate(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _concatenate(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     dimension, shape = eqn.params["dimension"], output_shape(eqn)
-    across = concat([value.axes[dimension] for value in values])
+    across = ax.concat([value.axes[dimension] for value in values])
     others = [Value((*v.axes[:dimension], across, *v.axes[dimension + 1 :])) for v in values]
     return [Value(elementwise(shape, others))]
 
 
 @rule("stack")
-def _stack(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _stack(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     shape, new = output_shape(eqn), eqn.params["axis"]
     rest = elementwise((*shape[:new], *shape[new + 1 :]), values)
-    return [Value((*rest[:new], *fixed_shape([shape[new]]), *rest[new:]))]
+    return [Value((*rest[:new], *ax.fixed_shape([shape[new]]), *rest[new:]))]
 
 
 @rule("unstack")
-def _unstack(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _unstack(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     value, gone = values[0], eqn.params["axis"]
-    fix(value.axes[gone])
+    ax.fix(value.axes[gone])
     return [Value((*value.axes[:gone], *value.axes[gone + 1 :]))] * len(eqn.outvars)
 
 
 @rule("tile")
-def _tile(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _tile(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     repeats = eqn.params["reps"]
-    axes = [product([Uniform(n), a]) for n, a in zip(repeats, values[0].axes, strict=True)]
+    axes = [ax.product([Uniform(n), a]) for n, a in zip(repeats, values[0].axes, strict=True)]
     return [Value(tuple(axes))]
 
 
 @rule("debug_callback", "debug_print")
-def _look(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Looking at a value changes nothing."""
-    del values, trace
-    return [Value(fixed_shape(output_shape(eqn, i))) for i in range(len(eqn.outvars))]
+def _look(eqn: JaxprEqn, _values: list[Value], _: Trace) -> Sequence[Value]:
+    """Printing a value constrains nothing."""
+    return [Value(ax.fixed_shape(output_shape(eqn, i))) for i in range(len(eqn.outvars))]
 
 
 @rule("psum", "pmax", "pmin")
-def _positional_reduce(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Under vmap a collective over the mapped axis is a reduction of an ordinary one."""
+def _positional_reduce(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
+    """Under vmap, a collective over the mapped axis is a reduction over an ordinary axis."""
     axes = eqn.params["axes"]
     if eqn.params["axis_index_groups"] is not None or not all(isinstance(a, int) for a in axes):
         return without_rule(eqn, values, trace)
@@ -185,9 +160,8 @@ def _positional_reduce(eqn: Any, values: list[Value], trace: Trace) -> Sequence[
 
 
 @rule("pad")
-def _pad(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Padding lays one value along the whole margin, so the margin is uniform."""
-    del trace
+def _pad(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
+    """The margin holds one value, so it is uniform."""
     axes: list[Axis] = []
     shape = output_shape(eqn)
     for axis, (low, high, interior), size in zip(
@@ -196,35 +170,32 @@ def _pad(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
         if (low, high, interior) == (0, 0, 0):
             axes.append(axis)
         elif min(low, high) >= 0 and interior == 0:
-            axes.append(concat([Uniform(low), axis, Uniform(high)]))
+            axes.append(ax.concat([Uniform(low), axis, Uniform(high)]))
         else:
-            fix(axis)
-            axes.append(fixed_shape([size])[0])
+            axes.append(ax.fix_as(axis, size))
     return [Value(tuple(axes))]
 
 
 def slice_axis(axis: Axis, start: int, stop: int, stride: int = 1) -> Axis:
     """Positions start, start + stride, … of an axis.
 
-    A stride that divides the axis takes one column of it written as rows × stride, so
-    interleaved pairs (rotary embeddings) keep the symmetry of their rows.
+    A stride that divides the axis selects one column of rows × stride, so that interleaved pairs
+    (rotary embeddings) keep the symmetry of their rows.
     """
     if stride == 1:
         if (start, stop) == (0, axis.size):
             return axis
-        return cut(axis, [start, stop - start, axis.size - stop])[1]
+        return ax.cut(axis, [start, stop - start, axis.size - stop])[1]
     taken = len(range(start, stop, stride))
     if axis.size % stride == 0 and start < stride and taken * stride == axis.size:
-        rows, column = split(axis, [axis.size // stride, stride])
-        fix(column)
+        rows, column = ax.split(axis, [axis.size // stride, stride])
+        ax.fix(column)
         return rows
-    fix(axis)
-    return fixed_shape([taken])[0]
+    return ax.fix_as(axis, taken)
 
 
 @rule("slice")
-def _slice(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _slice(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     value = values[0]
     starts, stops = eqn.params["start_indices"], eqn.params["limit_indices"]
     strides = eqn.params["strides"] or (1,) * len(starts)
@@ -236,59 +207,46 @@ def _slice(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
 
 
 @rule("split")
-def _split(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _split(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     value, dimension = values[0], eqn.params["axis"]
     return [
         value.relaid((*value.axes[:dimension], part, *value.axes[dimension + 1 :]), value.sources)
-        for part in cut(value.axes[dimension], list(eqn.params["sizes"]))
+        for part in ax.cut(value.axes[dimension], list(eqn.params["sizes"]))
     ]
 
 
-@rule(
-    "reduce_sum",
-    "reduce_max",
-    "reduce_min",
-    "reduce_prod",
-    "reduce_and",
-    "reduce_or",
-    "reduce_xor",
-)
-def _reduce(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Symmetric in the positions they reduce, which therefore stay free."""
-    del trace
+@rule(*REDUCTIONS)
+def _reduce(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
+    """Reductions are symmetric in the positions they reduce, which therefore stay free."""
     dropped = eqn.params["axes"]
     return [Value(tuple(a for i, a in enumerate(values[0].axes) if i not in dropped))]
 
 
 @rule("argmax", "argmin")
-def _argmax(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
+def _argmax(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
     """The result is a position, so the positions must stay."""
     for i in eqn.params["axes"]:
-        fix(values[0].axes[i])
+        ax.fix(values[0].axes[i])
     return _reduce(eqn, values, trace)
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-def _cumulative(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _cumulative(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     return [_with_fixed(values[0], [eqn.params["axis"]])]
 
 
 @rule("rev")
-def _reverse(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _reverse(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     return [_with_fixed(values[0], eqn.params["dimensions"])]
 
 
 @rule("sort")
-def _sort(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """Sorting one array forgets its order; sorting several by one ties all of them."""
-    del trace
+def _sort(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
+    """Sorting one array discards its order; sorting several by one fixes the order of all."""
     dimension = eqn.params["dimension"]
     if len(values) == 1:
         axes = list(values[0].axes)
-        axes[dimension] = fixed_shape([axes[dimension].size])[0]
+        axes[dimension] = ax.fixed_shape([axes[dimension].size])[0]
         return [Value(tuple(axes))]
     fixed = [_with_fixed(value, [dimension]) for value in values]
     tied = Value(elementwise(output_shape(eqn), fixed))
@@ -296,22 +254,20 @@ def _sort(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
 
 
 @rule("top_k")
-def _top_k(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del trace
+def _top_k(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     value, dimension = values[0], eqn.params.get("axis", len(values[0].axes) - 1)
-    fix(value.axes[dimension])
-    kept = fixed_shape([output_shape(eqn)[dimension]])
+    ax.fix(value.axes[dimension])
+    kept = ax.fixed_shape([output_shape(eqn)[dimension]])
     axes = value.axes[:dimension] + kept + value.axes[dimension + 1 :]
     return [Value(axes), Value(axes)]
 
 
 def _with_fixed(value: Value, dimensions: Sequence[int]) -> Value:
-    return Value(tuple(fix(a) if i in dimensions else a for i, a in enumerate(value.axes)))
+    return Value(tuple(ax.fix(a) if i in dimensions else a for i, a in enumerate(value.axes)))
 
 
 @rule("iota")
-def _iota(eqn: Any, values: list[Value], trace: Trace) -> Sequence[Value]:
-    del values, trace
+def _iota(eqn: JaxprEqn, _values: list[Value], _: Trace) -> Sequence[Value]:
     shape, along = output_shape(eqn), eqn.params["dimension"]
-    fixed = fixed_shape(shape)
+    fixed = ax.fixed_shape(shape)
     return [Value(tuple(fixed[i] if i == along else Uniform(n) for i, n in enumerate(shape)))]

@@ -1,76 +1,96 @@
 """The scale symmetry of positively homogeneous hidden units, and its canonical balance.
 
-If a unit's nonlinearity has φ(cz) = cφ(z) for c > 0 (ReLU, leaky ReLU, max pooling, none at all),
-multiplying what computes the unit (incoming weights and bias) by c and what reads it by 1/c
-changes nothing. Which groups of a network are so is not read off its code but shown on numbers:
-parameters randomised, double precision, random factors, and the outputs must stay. All units of
-a group are alike, because any of them can be permuted into any other, so the check is by group.
+If a unit's nonlinearity satisfies φ(cz) = cφ(z) for c > 0 (ReLU, leaky ReLU, max pooling, the
+identity), then multiplying what computes the unit (incoming weights and bias) by c and what reads
+it by 1/c leaves the function unchanged. Which groups have this symmetry is found numerically: at
+random parameters and in double precision, random factors must not change the outputs. Any unit of
+a group can be permuted into any other, so one check covers the whole group.
 
-Balancing takes every unit to where its incoming and outgoing weights have the same norm. Let t be
+Balancing scales every unit so that its incoming and outgoing weights have the same norm. Let t be
 the logarithms of all factors. The sum of squares of all weights,
 
     Φ(t) = Σ_w w² exp(2 a_wᵀt),   a_w = +1 for units that w computes, −1 for units that w reads,
 
-is convex, and ∂Φ/∂tᵤ = 2(‖in‖² − ‖out‖²): the balance is where the sum of squares is least, that
-is, the point of the orbit that a Gaussian prior likes best. Along a path of weights from the
-input (or a bias) to the output the a_w add up to zero, so in any direction t ≠ 0 some weight
-grows and Φ → ∞: if every unit lies on such a path of weights that are not zero, the balance
-exists and is unique, whatever the order of the steps. The step cᵤ = √(‖out‖/‖in‖) solves for one
-unit exactly; groups are visited until nothing changes. With one hidden layer one visit does it.
-Being unique, the balance commutes with permutations and balancing twice is balancing once.
+is convex, and ∂Φ/∂tᵤ = 2(‖in‖² − ‖out‖²). The balance is therefore the minimum of the sum of
+squares: the point of the orbit with the highest density under an isotropic Gaussian prior. Along a
+path of weights from the input (or a bias) to the output the a_w sum to zero, so in any direction
+t ≠ 0 some weight grows and Φ → ∞. If every unit lies on such a path of nonzero weights, the balance
+exists and is unique. The step cᵤ = √(‖out‖/‖in‖) solves for one unit exactly; the groups are
+visited until nothing changes. With one hidden layer one visit suffices. Because the balance is
+unique, it commutes with permutations, and balancing is idempotent.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
+from onebasin.networks import Apply, NetworkLike, apply_of
 from onebasin.posterior.protocol import Posterior
-from onebasin.symmetry.check import ROWS, TOLERANCE
-from onebasin.symmetry.groups import Group
+from onebasin.symmetry.check import ROWS
+from onebasin.symmetry.groups import Group, Role, Roles
 from onebasin.symmetry.randomised import CannotRun, Randomised
 from onebasin.symmetry.symmetry import Symmetry
 from onebasin.symmetry.tracing import find_symmetry
 from onebasin.trees import PyTree, leaves_by_path, path_name
 
-Scales = Mapping[str, np.ndarray]  # for each group the factors of its units, [units] or [n, units]
-EXPONENTS = {"incoming": 1, "add": 1, "outgoing": -1}
+T = TypeVar("T")
+Scales: TypeAlias = Mapping[str, np.ndarray]  # the factors of each group, [units] or [n, units]
+EXPONENTS: Mapping[Role, Literal[1, -1]] = {"incoming": 1, "add": 1, "outgoing": -1}
 MAX_VISITS = 1000
-CLOSE = 1e-13  # largest |log c| of a visit to all groups at which the balance is reached
+CLOSE = 1e-13  # the balance is reached when no |log c| of a visit to all groups exceeds this
 
 
 @dataclass(frozen=True)
 class Site:
-    """An axis of a leaf along which the units of a group are scaled, by c or by 1/c."""
+    """An axis of a leaf along which the units of a group are scaled by c or by 1/c."""
 
     leaf: str
     axis: int
     length: int
     positions: np.ndarray
-    exponent: int
+    exponent: Literal[1, -1]
 
 
 @dataclass(frozen=True)
 class ScaleSymmetry:
-    """The groups whose units may be scaled, and where; made and checked by `find_scales`."""
+    """The groups of positively homogeneous units, which may be scaled; found by `find_scales`.
+
+    Balancing is canonical: it undoes any scaling of the units and leaves the function unchanged.
+
+    >>> params = {"w1": np.array([[2.0, 3.0]]), "w2": np.array([[8.0], [3.0]])}
+    >>> relu_network = lambda params, x: jax.nn.relu(x @ params["w1"]) @ params["w2"]
+    >>> symmetry = find_symmetry(relu_network, params, np.ones((4, 1)))
+    >>> scales = find_scales(relu_network, params, np.ones((4, 1)), symmetry=symmetry)
+    >>> scales
+    ScaleSymmetry(1 group scaled, 0 left out)
+    >>> balanced = scales.act(scales.balance(params), params)
+    >>> balanced["w1"].tolist(), balanced["w2"].ravel().tolist()
+    ([[4.0, 3.0]], [4.0, 3.0])
+    """
 
     sites: Mapping[str, tuple[Site, ...]]
+    """The axes along which each group is scaled."""
     left_out: Mapping[str, str]
-    """Groups that are not scaled, with the reason."""
+    """The groups that are not scaled, each with the reason."""
+
+    def __repr__(self) -> str:
+        groups = "group" if len(self.sites) == 1 else "groups"
+        return f"ScaleSymmetry({len(self.sites)} {groups} scaled, {len(self.left_out)} left out)"
 
     def balance(self, params: PyTree) -> Scales:
-        """The factors that bring one params tree into balance."""
+        """The factors that balance one params tree."""
         return self._balance({k: np.asarray(leaf) for k, leaf in leaves_by_path(params).items()})
 
     def balance_all(self, members: Iterable[Mapping[str, np.ndarray]]) -> Scales:
-        """The factors of every member, given by its leaves, stacked."""
+        """The factors that balance each member, given by its leaves, stacked."""
         found = [self._balance(leaves) for leaves in members]
         return {name: np.stack([scales[name] for scales in found]) for name in self.sites}
 
-    def act(self, scales: Scales, target: Any) -> Any:
-        """Scale params or a posterior; factors [n, units] scale every draw by its own."""
+    def act(self, scales: Scales, target: T) -> T:
+        """Scale params or a posterior; factors [n, units] scale each draw by its own row."""
         along = self.along_axes(scales)
         if isinstance(target, Posterior):
             return target.relabel(lambda tree, lead: _scaled(along, tree, lead))
@@ -78,11 +98,11 @@ class ScaleSymmetry:
 
     @staticmethod
     def inverse(scales: Scales) -> Scales:
-        """The factors that undo these."""
+        """The factors that undo the given ones."""
         return {name: 1 / factors for name, factors in scales.items()}
 
     def along_axes(self, scales: Scales) -> dict[str, list[tuple[int, np.ndarray]]]:
-        """For each leaf its scaled axes, with a factor for every position, […, length]."""
+        """The scaled axes of each leaf, with a factor for every position, […, length]."""
         found: dict[str, dict[int, np.ndarray]] = {}
         for name, sites in self.sites.items():
             own = np.asarray(scales[name], np.float64)
@@ -121,14 +141,16 @@ class ScaleSymmetry:
 
 
 def find_scales(
-    apply: Callable[..., Any],
-    params: PyTree,
-    x: Any,
-    *,
-    symmetry: Symmetry,
-    state: PyTree = None,
+    apply: NetworkLike, params: PyTree, x: Any, *, symmetry: Symmetry, state: PyTree | None = None
 ) -> ScaleSymmetry:
-    """Which groups of a network are positively homogeneous, shown on numbers.
+    """Find, numerically, the groups of a network whose units are positively homogeneous.
+
+    Args:
+      apply: `apply(params, x)`, a `Network` or a `Problem`.
+      params: the network's params; those tried are randomised around them.
+      x: a batch of inputs.
+      symmetry: the network's permutation symmetry, from `find_symmetry`.
+      state: the running statistics, if the network has any.
 
     >>> import jax.numpy as jnp
     >>> def net(p, x):
@@ -139,7 +161,8 @@ def find_scales(
     >>> list(scales.sites), scales.left_out
     (['w1'], {})
     """
-    roles = symmetry.roles or find_symmetry(apply, params, x, state=state, check=False).roles
+    function = apply_of(apply)
+    roles = symmetry.roles or find_symmetry(function, params, x, state=state, check=False).roles
     sites: dict[str, tuple[Site, ...]] = {}
     left_out: dict[str, str] = {}
     for group in symmetry.groups:
@@ -149,27 +172,27 @@ def find_scales(
         else:
             sites[group.name] = found
     with jax.numpy_dtype_promotion("standard"):
-        trial = _Trial(apply, params, x, state)
+        trial = _Trial(function, params, x, state)
         for name in list(sites):
             reason = trial.objection({name: sites[name]})
             if reason:
                 left_out[name] = reason
                 del sites[name]
         if len(sites) > 1 and trial.objection(sites):
-            left_out |= dict.fromkeys(sites, "it may be scaled alone but not with the others")
+            left_out |= dict.fromkeys(sites, "it can be scaled alone but not with the others")
             sites = {}
     return ScaleSymmetry(sites, left_out)
 
 
-def _sites(group: Group, roles: Mapping[Any, str], symmetry: Symmetry) -> tuple[Site, ...] | str:
+def _sites(group: Group, roles: Roles, symmetry: Symmetry) -> tuple[Site, ...] | str:
     """Where a group would be scaled, or why it cannot be."""
     if group.quadratic:
-        return "it sits twice in one array"
+        return "it has two places in one array"
     sites = []
     for place in group.places:
         role = roles.get((place.leaf, place.axis), "other")
         if place.where == "state" or role not in EXPONENTS:
-            what = {"multiply": "a gain", "other": "something that is no weight or bias"}
+            what = {"multiply": "a gain", "other": "neither a weight nor a bias"}
             return f"{place.leaf} is {what.get(role, 'a running statistic')}"
         length = symmetry.layouts[place.leaf][place.axis].size
         sites.append(Site(place.leaf, place.axis, length, place.positions, EXPONENTS[role]))
@@ -181,8 +204,8 @@ def _sites(group: Group, roles: Mapping[Any, str], symmetry: Symmetry) -> tuple[
 class _Trial:
     """A network at random parameters, where random factors must not change the outputs."""
 
-    def __init__(self, apply: Callable[..., Any], params: PyTree, x: Any, state: PyTree) -> None:
-        seed = [0]  # the answer does not depend on it, only the numbers tried
+    def __init__(self, apply: Apply, params: PyTree, x: Any, state: PyTree | None) -> None:
+        seed = [0]  # the result does not depend on it, only the values tried
         self.rng = np.random.default_rng(seed)
         failure: CannotRun | None = None
         for double, rows in ((True, ROWS), (True, None), (False, None)):
@@ -196,14 +219,14 @@ class _Trial:
                 except CannotRun as error:
                     failure = error
                     continue
-                nudged = self.network.run(self.network.nudged(self.params, seed), self.state)
-                rounding = 100 * nudged.distance(self.reference)
-                self.tolerance = max(TOLERANCE[self.network.precision()], rounding)
+                self.tolerance = self.network.tolerance(
+                    self.params, self.state, self.reference, seed
+                )
                 return
         raise ValueError(f"scales cannot be checked: {failure}")
 
     def objection(self, sites: Mapping[str, tuple[Site, ...]]) -> str | None:
-        """Why these groups may not be scaled, or None if the outputs stay."""
+        """Why these groups cannot be scaled, or None if the outputs do not change."""
         scales = {
             name: np.exp(0.7 * self.rng.standard_normal(len(own[0].positions)))
             for name, own in sites.items()
@@ -213,7 +236,7 @@ class _Trial:
             return f"it is not homogeneous: scaling changes the outputs by {change:.1e}"
         incoming = {n: tuple(s for s in own if s.exponent > 0) for n, own in sites.items()}
         if self._change(incoming, scales) <= self.tolerance:
-            return "the outputs do not depend on it where it was tried"
+            return "the outputs do not depend on it at the parameters and inputs that were tried"
         return None
 
     def _change(self, sites: Mapping[str, tuple[Site, ...]], scales: Scales) -> float:
@@ -236,7 +259,7 @@ def _scaled(along: Mapping[str, list[tuple[int, np.ndarray]]], tree: PyTree, lea
 
 
 def _norms(site: Site, axes: list[int], squares: np.ndarray) -> np.ndarray:
-    """Σw² of every unit at one of its sites, from squares summed over all axes not in `axes`."""
+    """Σw² of every unit at one site, from squares summed over all axes not in `axes`."""
     others = tuple(i for i, axis in enumerate(axes) if axis != site.axis)
     return squares.sum(axis=others)[site.positions].sum(axis=1)
 

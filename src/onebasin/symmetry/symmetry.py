@@ -1,10 +1,11 @@
-"""The permutation symmetries of a network: groups of axes that move together."""
+"""The permutation symmetries of a network: groups of axes that are permuted together."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from html import escape
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -14,27 +15,43 @@ from onebasin.posterior.protocol import Posterior
 from onebasin.symmetry import permutation as perm
 from onebasin.symmetry.action import move_tree
 from onebasin.symmetry.check import Report, check
-from onebasin.symmetry.groups import Group, Layouts, find_groups
+from onebasin.symmetry.groups import Group, Layouts, Roles, find_groups
 from onebasin.symmetry.layout import Fixed, Layout, Product, Units
 from onebasin.symmetry.permutation import Permutation
 from onebasin.trees import PyTree, first_difference, shapes_by_path
 
 T = TypeVar("T")
+PlaceLike: TypeAlias = tuple[str, int] | tuple[str, int, tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Symmetry:
-    """The groups of a network and the layouts of every leaf, with the group's action.
+    """The group of permutations of hidden units that leave a network's function unchanged.
 
-    Made by `find_symmetry`, or by hand with `Symmetry.by_hand`.
+    `find_symmetry` finds it; `Symmetry.by_hand` takes one that you write down. It is the direct
+    product of the symmetric groups of its `groups`, and it acts on params and on posteriors.
+
+    >>> import jax, jax.numpy as jnp
+    >>> params = {"w1": jnp.array([[1.0, 2.0, 3.0]]), "w2": jnp.ones((3, 1))}
+    >>> symmetry = Symmetry.by_hand(params, {"hidden": [("w1", 1), ("w2", 0)]})
+    >>> symmetry
+    group    size  places
+    hidden      3  w1[1], w2[0]
+    >>> symmetry.act(Permutation({"hidden": np.array([2, 0, 1])}), params)["w1"].tolist()
+    [[3.0, 1.0, 2.0]]
+    >>> p = symmetry.random(key=jax.random.key(0))
+    >>> symmetry.compose(p, symmetry.inverse(p)) == symmetry.identity()
+    True
     """
 
     layouts: Layouts
+    """How the units are arranged along every axis of every leaf of the params."""
     state_layouts: Layouts = field(default_factory=dict)
+    """The same for the running statistics."""
     unused: tuple[str, ...] = ()
-    """Leaves the network's output does not depend on; they are left out of every group."""
-    roles: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    """What each axis (leaf, axis) of a parameter does, as far as the trace knows."""
+    """Leaves that the network's output does not depend on; no group has a place there."""
+    roles: Roles = field(default_factory=dict)
+    """The role of each axis (leaf, axis) of a parameter, as far as the trace knows it."""
 
     def __hash__(self) -> int:
         return self._hash
@@ -45,7 +62,7 @@ class Symmetry:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The groups in the order in which their first place appears in the layouts."""
+        """The groups, in the order of their first places in the layouts."""
         return find_groups(self.layouts, self.state_layouts, self.roles)
 
     def __getitem__(self, name: str) -> Group:
@@ -56,31 +73,33 @@ class Symmetry:
 
     @classmethod
     def by_hand(
-        cls, params: PyTree, groups: Mapping[str, Sequence[tuple[Any, ...]]], state: PyTree = None
+        cls,
+        params: PyTree,
+        groups: Mapping[str, Sequence[PlaceLike]],
+        state: PyTree | None = None,
     ) -> "Symmetry":
-        """A symmetry written by hand: for each group its places (leaf, axis).
+        """A symmetry written by hand; `check` tells whether it is one.
 
-        A third entry (before, after) says that the axis is before × units × after in
-        row-major order, e.g. `("Dense_0/kernel", 0, (49, 1))` for a flattened 7×7×C.
-        A leaf of the running statistics is named `state:leaf`.
-
-        >>> import jax.numpy as jnp
-        >>> params = {"w1": jnp.ones((2, 3)), "w2": jnp.ones((3, 1))}
-        >>> Symmetry.by_hand(params, {"hidden": [("w1", 1), ("w2", 0)]}).groups[0].size
-        3
+        Args:
+          params: the network's params; only their shapes matter.
+          groups: the places of each group, by its name. A place is (leaf, axis), or
+            (leaf, axis, (before, after)) for an axis of before × units × after positions in
+            row-major order: `("Dense_0/kernel", 0, (49, 1))` for a flattened 7×7×C. A leaf of
+            the running statistics is named `state:leaf`.
+          state: the running statistics, if the network has any.
         """
-        shapes = {"": shapes_by_path(params), "state:": shapes_by_path(state)}
         layouts: dict[str, dict[str, list[Layout]]] = {
-            where: {leaf: [Fixed(n) for n in shape] for leaf, shape in leaves.items()}
-            for where, leaves in shapes.items()
+            where: {leaf: [Fixed(n) for n in shape] for leaf, shape in shapes_by_path(tree).items()}
+            for where, tree in (("params", params), ("state", state))
         }
         for name, places in groups.items():
-            for leaf, axis, before, after in map(_read_place, _listed(name, places)):
-                where = "state:" if leaf.startswith("state:") else ""
+            for leaf, axis, before, after in _read_places(name, places):
+                where = "state" if leaf.startswith("state:") else "params"
                 leaf = leaf.removeprefix("state:")
-                if leaf not in shapes[where]:
+                if leaf not in layouts[where]:
                     raise ValueError(f"group '{name}' names leaf '{leaf}', which is not there")
-                shape = shapes[where][leaf]
+                axes = layouts[where][leaf]
+                shape = tuple(layout.size for layout in axes)
                 if not 0 <= axis < len(shape):
                     raise ValueError(
                         f"group '{name}' names axis {axis} of '{leaf}', which has shape {shape}"
@@ -91,22 +110,22 @@ class Symmetry:
                         f"group '{name}' splits axis {axis} of '{leaf}' ({shape[axis]} long) into "
                         f"{before} × units × {after}, which does not divide it"
                     )
-                if isinstance(layouts[where][leaf][axis], Units | Product):
+                if not isinstance(axes[axis], Fixed):
                     raise ValueError(f"axis {axis} of '{leaf}' is named by two groups")
                 parts = (Fixed(before), Units(name, size), Fixed(after))
                 kept = tuple(p for p in parts if p.size > 1 or isinstance(p, Units))
-                layouts[where][leaf][axis] = kept[0] if len(kept) == 1 else Product(kept)
-        frozen = {
-            where: {leaf: tuple(axes) for leaf, axes in leaves.items()}
-            for where, leaves in layouts.items()
-        }
-        symmetry = cls(_used_first(frozen[""], groups), frozen["state:"])
+                axes[axis] = kept[0] if len(kept) == 1 else Product(kept)
+        frozen, state_layouts = (
+            {leaf: tuple(axes) for leaf, axes in leaves.items()} for leaves in layouts.values()
+        )
+        # Leaves in the order in which the groups name them, so that the groups keep their order.
+        order = [*(leaf for places in groups.values() for leaf, *_ in places), *frozen]
+        symmetry = cls({leaf: frozen[leaf] for leaf in order if leaf in frozen}, state_layouts)
         symmetry.groups  # noqa: B018  # sizes that disagree are an error now, not later
         return symmetry
 
-    # The group itself.
-
     def identity(self) -> Permutation:
+        """The permutation that moves nothing."""
         return self._identity
 
     @cached_property
@@ -118,40 +137,42 @@ class Symmetry:
     ) -> Permutation:
         """A random permutation of every group; uniform unless `transpositions` is given.
 
-        `transpositions` is the exact NoT of every group (one number, or one by name).
+        Args:
+          key: a JAX random key.
+          transpositions: the exact number of transpositions of every group, as one number or by
+            group name; groups that are not named stay in place.
         """
         seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
-        indices = {}
-        counts: Mapping[str, Any] = (
-            transpositions
-            if isinstance(transpositions, Mapping)
-            else {group.name: transpositions for group in self.groups}
-        )
-        for name in counts:
+        by_name = isinstance(transpositions, Mapping)
+        for name in transpositions if by_name else ():
             self[name]  # an unknown group is an error
+        indices = {}
         for i, group in enumerate(self.groups):
             rng = np.random.default_rng([*seed, i])
             if transpositions is None:
                 indices[group.name] = rng.permutation(group.size)
                 continue
+            count = transpositions.get(group.name, 0) if by_name else transpositions
             try:
-                count = operator.index(counts.get(group.name, 0))
-                indices[group.name] = perm.with_transpositions(group.size, count, rng)
+                indices[group.name] = perm.with_transpositions(
+                    group.size, operator.index(count), rng
+                )
             except ValueError as error:
                 raise ValueError(f"group '{group.name}': {error}") from None
         return Permutation(indices)
 
     def compose(self, p: Permutation, q: Permutation) -> Permutation:
-        """The permutation that moves by q first and by p after."""
+        """The permutation p ∘ q, which moves by q first and then by p."""
         return perm.compose(self.check_permutation(p), self.check_permutation(q))
 
     def inverse(self, p: Permutation) -> Permutation:
+        """The permutation that undoes p."""
         return perm.inverse(self.check_permutation(p))
 
     def act(self, permutation: Permutation, target: T) -> T:
-        """Move params or any posterior: new[i] = old[p[i]] along every place of every group.
+        """Permute params or any posterior: new[i] = old[p[i]] along every place of every group.
 
-        A stacked permutation moves each draw of `Samples` by its own.
+        A stacked permutation moves each draw of `Samples` by its own row.
         """
         if not isinstance(permutation, Permutation):
             raise ValueError(f"act needs a Permutation, got a {type(permutation).__name__}")
@@ -166,7 +187,7 @@ class Symmetry:
         )
 
     def act_on_state(self, permutation: Permutation, state: PyTree) -> PyTree:
-        """Move running statistics along with the units they belong to."""
+        """Permute running statistics along with the units they belong to."""
         return move_tree(state, 0, self.state_layouts, self.check_permutation(permutation).indices)
 
     def check(
@@ -179,20 +200,28 @@ class Symmetry:
         state: PyTree | None = None,
         every_place: bool = True,
     ) -> Report:
-        """Show on numbers that every group is a symmetry of the network; an error if one is not.
+        """Check numerically that every group is a symmetry of the network.
 
-        With `every_place` each place of a group is left out once, to see the outputs change;
-        without it one place of each group is enough.
+        The parameters are randomised and the groups permuted, alone and together; the outputs
+        must not change. As a control, a place is left out, and the outputs must change.
+
+        Args:
+          network: `apply(params, x)`, a `Network` or a `Problem`.
+          params: the network's params; those tried are randomised around them.
+          x: a batch of inputs.
+          key: a JAX random key.
+          state: the running statistics, if the network has any.
+          every_place: leave out every place in turn, not just one of each group.
+
+        Raises:
+          NotASymmetry: names the first group that changes the outputs.
         """
         self.check_shapes(params)
         layouts = (self.layouts, self.state_layouts)
-        apply = apply_of(network)
-        return check(
-            self.groups, layouts, apply, params, x, key=key, state=state, every_place=every_place
-        )
+        return check(self.groups, layouts, apply_of(network), params, x, state, key, every_place)
 
     def check_permutation(self, p: Permutation) -> Permutation:
-        """The permutation, or an error if it is not one of this symmetry's groups."""
+        """The permutation itself, or an error if its groups are not those of this symmetry."""
         sizes = {group.name: group.size for group in self.groups}
         given = {name: p[name].shape[-1] for name in p.names}
         if sizes != given:
@@ -209,58 +238,47 @@ class Symmetry:
         return {leaf: tuple(axis.size for axis in axes) for leaf, axes in self.layouts.items()}
 
     def check_shapes(self, params: PyTree) -> None:
-        """An error that names the leaf if these are not the params of this symmetry."""
+        """Raise an error that names the leaf if these are not the params of this symmetry."""
         difference = first_difference(self.shapes, shapes_by_path(params))
         if difference:
             raise ValueError(f"the params are not those of this symmetry: {difference}")
 
-    # Reading it.
-
     def table(self) -> str:
-        """The groups as text: name, size and where each sits."""
+        """The groups as text: name, size and places."""
         if not self.groups:
             return "no permutation symmetry"
-        rows = [
-            (group.name, str(group.size), ", ".join(map(str, group.places)))
-            for group in self.groups
+        wide = max(len("group"), *(len(group.name) for group in self.groups))
+        lines = [
+            f"{name:<{wide}}  {size:>5}  {places}"
+            for name, size, places in (("group", "size", "places"), *self._rows())
         ]
-        wide = max(len("group"), *(len(name) for name, _, _ in rows))
-        lines = [f"{'group':<{wide}}  {'size':>5}  where it sits"]
-        lines += [f"{name:<{wide}}  {size:>5}  {places}" for name, size, places in rows]
         if self.unused:
-            lines.append(f"left out, the output does not depend on: {', '.join(self.unused)}")
+            lines.append(f"unused, the output does not depend on: {', '.join(self.unused)}")
         return "\n".join(lines)
 
-    def __str__(self) -> str:
-        return self.table()
+    __repr__ = __str__ = table
 
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{group.name}: {group.size}" for group in self.groups)
-        return f"Symmetry({len(self.groups)} groups; {sizes})"
+    def _repr_html_(self) -> str:
+        head = "<tr><th>group</th><th>size</th><th>places</th></tr>"
+        rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in self._rows())
+        return f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        return [(g.name, str(g.size), ", ".join(map(str, g.places))) for g in self.groups]
 
 
-def _listed(name: str, places: Any) -> Sequence[Any]:
+def _read_places(name: str, places: object) -> Iterator[tuple[str, int, int, int]]:
+    """Each place as (leaf, axis, before, after), or an error that quotes it."""
     if isinstance(places, str) or not isinstance(places, Sequence) or not places:
         raise ValueError(f"group '{name}' needs a list of places, each (leaf, axis)")
-    return [(name, place) for place in places]
-
-
-def _read_place(named: tuple[str, Any]) -> tuple[str, int, int, int]:
-    """(leaf, axis) or (leaf, axis, (before, after)), or an error that says so."""
-    name, place = named
-    match place:
-        case (str(leaf), int(axis)):
-            return leaf, axis, 1, 1
-        case (str(leaf), int(axis), (int(before), int(after))) if before > 0 and after > 0:
-            return leaf, axis, before, after
-    raise ValueError(
-        f"group '{name}' has the place {place!r}, which is neither (leaf, axis) nor "
-        "(leaf, axis, (before, after)) with whole numbers above zero"
-    )
-
-
-def _used_first(layouts: Layouts, groups: Mapping[str, Any]) -> Layouts:
-    """Leaves in the order in which the groups name them, so that groups keep their order."""
-    named = [leaf for places in groups.values() for leaf, *_ in places if leaf in layouts]
-    order = dict.fromkeys([*named, *layouts])
-    return {leaf: layouts[leaf] for leaf in order}
+    for place in places:
+        match place:
+            case (str(leaf), int(axis)):
+                yield leaf, axis, 1, 1
+            case (str(leaf), int(axis), (int(before), int(after))) if before > 0 and after > 0:
+                yield leaf, axis, before, after
+            case _:
+                raise ValueError(
+                    f"group '{name}' has the place {place!r}; write (leaf, axis) or "
+                    "(leaf, axis, (before, after)) with positive integers"
+                )

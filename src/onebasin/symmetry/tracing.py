@@ -1,36 +1,27 @@
-"""Finding the permutation symmetries of a network by following its axes through its jaxpr."""
+"""Find the permutation symmetries of a network by following its axes through its jaxpr."""
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import partial_eval
 
-from onebasin.networks import Network, NetworkLike, apply_of
+from onebasin.networks import Apply, Network, NetworkLike, apply_of
+from onebasin.problem import Problem
 from onebasin.symmetry import axes as ax
 from onebasin.symmetry import layout as lay
 from onebasin.symmetry import rules_indexing, rules_linear, rules_shape  # noqa: F401
 from onebasin.symmetry.axes import Atom, Axis
-from onebasin.symmetry.rules import Trace, Value, fixed_shape
+from onebasin.symmetry.groups import Role
+from onebasin.symmetry.rules import Trace, Value
 from onebasin.symmetry.rules_control import run
 from onebasin.symmetry.symmetry import Symmetry
 from onebasin.trees import PyTree, leaves_by_path
 
-STATE = "\0state:"  # in front of key paths of running statistics while tracing
-
-
-@runtime_checkable
-class HasShapes(Protocol):
-    """What a `Problem` brings besides its function: the shapes of its params, and inputs."""
-
-    @property
-    def shapes(self) -> PyTree: ...
-    @property
-    def x(self) -> Any: ...
+STATE = "\0state:"  # prefix of the key paths of running statistics while tracing
 
 
 class NoRuleWarning(UserWarning):
@@ -39,36 +30,41 @@ class NoRuleWarning(UserWarning):
 
 def find_symmetry(
     network: NetworkLike,
-    params: PyTree = None,
+    params: PyTree | None = None,
     x: Any = None,
     *,
     state: PyTree | None = None,
     check: bool = True,
 ) -> Symmetry:
-    """The permutations of hidden units that leave `apply(params, x)` unchanged.
+    """The permutations of hidden units that leave a network's function unchanged.
 
-    Found from the network alone, by tracing it on a batch `x` shaped like its inputs; with
-    running statistics it is called as `apply(params, x, state)`. The result has been checked
-    on numbers before it is returned (`check=False` leaves that out).
+    The network is traced to a jaxpr, and every axis of every array is followed through it. Groups
+    are named after the first layer that computes their units. The result is checked numerically
+    before it is returned.
 
     Args:
-      network: `apply(params, x)`, a `Network`, whose params and state are used unless others are
-        given, or a `Problem`, which also brings inputs.
-      params: the params; shapes alone (`jax.ShapeDtypeStruct`) will do.
+      network: `apply(params, x)`, or `apply(params, x, state)` with running statistics; a
+        `Network`, which brings its params and state; or a `Problem`, which brings its inputs too.
+      params: the network's params; their shapes (`jax.ShapeDtypeStruct`) are enough.
       x: a batch of inputs, or its shape.
+      state: the running statistics, if the network has any.
+      check: check the result numerically (see `Symmetry.check`).
+
+    Raises:
+      NotASymmetry: the check fails, or cannot tell.
 
     >>> import jax.numpy as jnp
     >>> def apply(params, x):
     ...     return jnp.tanh(x @ params["w1"] + params["b1"]) @ params["w2"]
     >>> params = {"w1": jnp.ones((2, 3)), "b1": jnp.ones(3), "w2": jnp.ones((3, 1))}
-    >>> print(find_symmetry(apply, params, jnp.ones((4, 2))))
-    group   size  where it sits
+    >>> find_symmetry(apply, params, jnp.ones((4, 2)))
+    group   size  places
     w1         3  w1[1], b1[0], w2[0]
     """
     apply = apply_of(network)
     if params is None and isinstance(network, Network):
         params, state = network.params, network.state
-    if isinstance(network, HasShapes):
+    if isinstance(network, Problem):
         params = network.shapes if params is None else params
         x = network.x[:2] if x is None else x
     if params is None or x is None:
@@ -77,29 +73,29 @@ def find_symmetry(
     if traced.trace.unknown:
         names = ", ".join(sorted(traced.trace.unknown))
         warnings.warn(
-            f"no tracing rule for {names}: the axes it touches are kept as they are, "
-            "which may miss symmetries but gives no wrong ones",
+            f"no tracing rule for {names}: the axes of its operands stay fixed, which can miss "
+            "symmetries but gives no wrong ones",
             NoRuleWarning,
             stacklevel=2,
         )
     symmetry = traced.symmetry()
     if check and symmetry.groups:
-        fixed = jax.random.key(0)  # the answer does not depend on it, only the check's numbers
-        symmetry.check(apply, params, x, state=state, key=fixed, every_place=False)
+        key = jax.random.key(0)  # the result does not depend on it, only the values tried
+        symmetry.check(apply, params, x, state=state, key=key, every_place=False)
     return symmetry
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A network's computation with what is known of every axis of its parameters."""
+    """A network's jaxpr, and what is known of every axis of its parameters."""
 
-    jaxpr: Any
+    jaxpr: core.ClosedJaxpr
     trace: Trace
     axes: dict[str, tuple[Axis, ...]]
     unused: tuple[str, ...]
 
     def names(self) -> dict[Atom, str]:
-        """A name for every free atom: the first layer that does more than read those units."""
+        """A name for every free atom: the first layer that does more than read its units."""
         order = dict.fromkeys([*self.trace.first_use, *self.axes])
         places: dict[Atom, list[tuple[str, int]]] = {}
         for leaf in order:
@@ -111,13 +107,14 @@ class Traced:
         names: dict[Atom, str] = {}
         for atom, found in places.items():
             not_read = [p for p in found if "outgoing" not in self.trace.roles.get(p, ())]
-            leaf, _ = (not_read or found)[0]
+            leaf = (not_read or found)[0][0]
             layer = leaf.rpartition("/")[0] or leaf
             candidates = [layer, *(f"{layer}.{i}" for i in range(2, len(places) + 2))]
             names[atom] = next(name for name in candidates if name not in names.values())
         return names
 
     def symmetry(self) -> Symmetry:
+        """The groups of free atoms, with the layout of every leaf."""
         names = self.names()
         layouts: dict[str, tuple[lay.Layout, ...]] = {}
         state_layouts: dict[str, tuple[lay.Layout, ...]] = {}
@@ -131,7 +128,7 @@ class Traced:
                 state_layouts[leaf.removeprefix(STATE)] = converted
             else:
                 layouts[leaf] = converted
-        roles = {
+        roles: dict[tuple[str, int], Role] = {
             place: next(iter(found)) if len(found) == 1 else "other"
             for place, found in self.trace.roles.items()
         }
@@ -139,7 +136,7 @@ class Traced:
 
 
 def to_layout(axis: Axis, names: dict[Atom, str]) -> lay.Layout:
-    """A traced axis as a layout; atoms that belong to no parameter are fixed there."""
+    """The layout of a traced axis; atoms without a name are fixed."""
     match ax.resolve(axis):
         case Atom(size=size) as found:
             return lay.Units(names[found], size) if found in names else lay.Fixed(size)
@@ -151,10 +148,8 @@ def to_layout(axis: Axis, names: dict[Atom, str]) -> lay.Layout:
             return lay.Fixed(other.size)
 
 
-def trace_network(
-    apply: Callable[..., Any], params: PyTree, x: Any, state: PyTree = None
-) -> Traced:
-    """Follow every axis of the parameters from the input to the output."""
+def trace_network(apply: Apply, params: PyTree, x: Any, state: PyTree | None = None) -> Traced:
+    """Follow every axis of the parameters from the inputs to the outputs."""
     named = leaves_by_path(params)
     if not named:
         raise ValueError("the params tree has no leaves; pass the network's parameters")
@@ -162,12 +157,12 @@ def trace_network(
         if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float | complex):
             raise ValueError(
                 f"params leaf '{name}' is a {type(leaf).__name__}, not an array; pass arrays only "
-                "(for an Equinox module, networks.from_equinox takes them out)"
+                "(networks.from_equinox extracts those of an Equinox module)"
             )
     state_named = {STATE + name: leaf for name, leaf in leaves_by_path(state).items()}
     operands = (params, x) if state is None else (params, x, state)
     closed = jax.make_jaxpr(apply)(*operands)
-    # What the outputs do not depend on constrains nothing.
+    # Values that the outputs do not depend on constrain nothing.
     outputs = [True] * len(closed.jaxpr.outvars)
     used = partial_eval.dce_jaxpr(closed.jaxpr, outputs)[1]
     live = partial_eval.dce_jaxpr(closed.jaxpr, outputs, instantiate=True)[0]
@@ -179,7 +174,7 @@ def trace_network(
     for name, leaf in leaves:
         shape = jnp.shape(leaf)
         if name is None or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
-            values.append(Value(fixed_shape(shape)))
+            values.append(Value(ax.fixed_shape(shape)))
             if name is not None:
                 axes[name] = values[-1].axes
             continue
