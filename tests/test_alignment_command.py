@@ -1,6 +1,8 @@
 """`onebasin align` on files."""
 
 import json
+from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +14,25 @@ from safetensors.numpy import load_file, save_file
 from alignment_cases import gaussian, mlp_shapes, random_like, same_tree
 from onebasin.alignment import Activations
 from onebasin.cli.align import Align, run
-from onebasin.cli.symmetry import file_network, network_symmetry
 from onebasin.data import load_dataset
 from onebasin.networks import MLP, to_config
+from onebasin.networks.described import DescribedNetwork
 from onebasin.posterior import Samples, load, read_header, save
-from onebasin.symmetry import Permutation
+from onebasin.symmetry import Permutation, find_symmetry
 
 
 def posterior(widths=(8, 6), seed=0):
     q = gaussian(mlp_shapes(widths), seed)
     return q, to_config(MLP(widths=widths, num_classes=3), input_shape=(5,))
+
+
+def network_of(path):
+    return DescribedNetwork.from_config(read_header(path).network, path)
+
+
+def symmetry_of(path):
+    network = network_of(path)
+    return find_symmetry(network, network.shapes, network.x)
 
 
 def some_draws(count):
@@ -47,7 +58,7 @@ def test_one_to_another(files, tmp_path, capsys):
     header = read_header(out)
     assert header.provenance["note"] == 1
     notes = header.provenance["alignment"]
-    symmetry = network_symmetry(*file_network(out))
+    symmetry = symmetry_of(out)
     permutation = Permutation({k: np.array(v) for k, v in notes["permutation"].items()})
     assert same_tree(load(out), symmetry.act(permutation, load(files[1])))
     run(Align((files[1],), out, to=files[0], overwrite=True))
@@ -77,7 +88,7 @@ def planted(tmp_path):
     network = to_config(MLP(widths=(8, 6), num_classes=10), input_shape=(8, 8, 1))
     q = gaussian(mlp_shapes((8, 6), inputs=64, outputs=10), 0)
     first = save(tmp_path / "first.safetensors", q, network=network)
-    symmetry = network_symmetry(*file_network(first))
+    symmetry = symmetry_of(first)
     copy = symmetry.act(symmetry.random(key=jax.random.key(1)), q)
     return first, save(tmp_path / "copy.safetensors", copy, network=network)
 
@@ -86,18 +97,16 @@ def planted(tmp_path):
 def test_by_what_units_do_on_data(planted, tmp_path, capsys, objective):
     first, copy = planted
     out = tmp_path / "moved.safetensors"
-    given = {"objective": objective, "data": "digits", "examples": 70}
-    run(Align((copy,), out, to=first, json=True, **given))
+    run(Align((copy,), out, to=first, json=True, objective=objective, data="digits", examples=70))
     assert same_tree(load(out), load(first))
     (report,) = json.loads(capsys.readouterr().out)["files"]
     # Any objective finds a planted copy: that it was this one, its distance tells.
-    network, input_shape = file_network(first)
     chosen = Activations(
-        lambda p, x: network.apply({"params": p}, x),
+        network_of(first),
         load_dataset("digits").train.x[:70],
         correlation=objective == "correlations",
     )
-    expected = chosen.measure(load(copy), load(first), network_symmetry(network, input_shape))
+    expected = chosen.measure(load(copy), load(first), symmetry_of(first))
     assert report["distance_before"] == pytest.approx(expected, rel=1e-5)
     assert report["distance_after"] == pytest.approx(0, abs=1e-6)
 
@@ -118,17 +127,17 @@ def test_draws_are_brought_to_a_gaussian_by_what_their_units_do(planted, tmp_pat
 def test_data_are_refused_where_they_make_no_sense(files, planted, tmp_path):
     out = tmp_path / "moved.safetensors"
     first, copy = planted
-    by_units = {"objective": "correlations", "data": "digits"}
-    with pytest.raises(ValueError, match="compares units on data; name them with --data"):
+    by_units = partial(Align, objective="correlations", data="digits")
+    with pytest.raises(ValueError, match="compares units on data; name a data set with --data"):
         run(Align((copy,), out, to=first, objective="correlations"))
     with pytest.raises(ValueError, match="w2 uses no data; drop --data"):
         run(Align((copy,), out, to=first, data="digits"))
     with pytest.raises(ValueError, match="is for one target; name it with --to"):
-        run(Align((first, copy), tmp_path / "both", **by_units))
+        run(by_units((first, copy), tmp_path / "both"))
     with pytest.raises(ValueError, match="--examples is 1; compare units on at least two"):
-        run(Align((copy,), out, to=first, examples=1, **by_units))
+        run(by_units((copy,), out, to=first, examples=1))
     with pytest.raises(ValueError, match=r"takes inputs of shape \(5,\) and digits has \(8"):
-        run(Align((files[1],), out, to=files[0], **by_units))
+        run(by_units((files[1],), out, to=files[0]))
     assert not out.exists()
 
 
@@ -152,9 +161,10 @@ def test_refused_before_anything_is_written(files, tmp_path):
         run(Align((foreign,), out, to=foreign))
     with pytest.raises(ValueError, match="nothing to align"):
         run(Align((files[0],), out))
-    for options in ({"search": True}, {"starts": ("random",)}):
+    several = Align(tuple(files), out)
+    for options in (replace(several, search=True), replace(several, starts=("random",))):
         with pytest.raises(ValueError, match="are for one target; name it with --to"):
-            run(Align(tuple(files), out, **options))
+            run(options)
     with pytest.raises(ValueError, match="is a folder; with one posterior --out is a file"):
         run(Align((files[1],), tmp_path, to=files[0], overwrite=True))
     tensors = load_file(files[1])

@@ -1,7 +1,6 @@
 """Figures are drawn from real results, and the commands that make them run end to end."""
 
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,6 @@ import pytest
 
 from onebasin.alignment import Activations
 from onebasin.cli.main import main
-from onebasin.cli.symmetry import file_network, network_symmetry
 from onebasin.data import load_dataset
 from onebasin.evaluation.distances import wasserstein
 from onebasin.evaluation.landscapes import landscape, random_plane
@@ -24,8 +22,10 @@ from onebasin.figures.evaluation import (
 )
 from onebasin.figures.style import COLOURS, save_figure, series
 from onebasin.networks import MLP, to_config
+from onebasin.networks.described import DescribedNetwork
 from onebasin.paths import geodesic, mixture_path
-from onebasin.posterior import MeanField, load, save
+from onebasin.posterior import MeanField, load, read_header, save
+from onebasin.symmetry import find_symmetry
 
 KEY = jax.random.key(0)
 X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
@@ -109,8 +109,6 @@ def test_bad_names_of_figures_are_refused(tmp_path):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Two posteriors over one network on the embedded digits: the second a permuted first."""
-    from onebasin.symmetry import find_symmetry
-
     folder = tmp_path_factory.mktemp("posteriors")
     data = load_dataset("digits")
     net = MLP(widths=(12,), num_classes=10)
@@ -151,13 +149,10 @@ def test_barrier_command_reports_before_and_after_alignment(files, tmp_path, cap
     q0, q1 = (load(path) for path in files)
     expected = wasserstein(q0, q1) ** 2
     if objective == "correlations":
-        network, input_shape = file_network(Path(files[0]))
-        chosen = Activations(
-            lambda p, x: network.apply({"params": p}, x),
-            load_dataset("digits").train.x[:1000],
-            correlation=True,
-        )
-        expected = chosen.measure(q1, q0, network_symmetry(network, input_shape))
+        network = DescribedNetwork.from_config(read_header(files[0]).network, files[0])
+        x = load_dataset("digits").train.x[:1000]
+        chosen = Activations(network, x, correlation=True)
+        expected = chosen.measure(q1, q0, find_symmetry(network, network.shapes, network.x))
     assert found["alignment"]["distance_before"] == pytest.approx(expected, rel=1e-4)
     assert figure.stat().st_size > 2000
 

@@ -1,4 +1,7 @@
-"""Every command and example of the README and of the docs runs as written."""
+"""Every command and example in the README and in docs/ runs as written.
+
+Tutorials are tested with their outputs and figures elsewhere.
+"""
 
 import os
 import re
@@ -10,10 +13,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-MADE_BY_MAKE = {"make demo", "make test"}  # the Makefile's own; what they run is tested elsewhere
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [README, *(page for page in DOCS if page.parent.name != "tutorials")]
+BY_MAKE = {"make demo", "make test"}  # what they run is tested elsewhere
 
-# What the pages in docs/ take as given: a problem, two posteriors of it, their symmetry.
+# What pages in docs/ assume: a problem, two posteriors of it, and their symmetry.
 GIVEN = """
 import jax
 import jax.numpy as jnp
@@ -48,39 +53,50 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, id=p.stem) for p in PAGES])
-def test_commands(page, tmp_path):
+def with_code(language: str) -> list[Path]:
+    return [page for page in PAGES if blocks(page, language)]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT).with_suffix(""))
+
+
+@pytest.mark.parametrize("page", with_code("sh"), ids=name)
+def test_commands(page: Path, tmp_path: Path) -> None:
     for block in blocks(page, "sh"):
-        for line in block.strip().splitlines():
-            if line.strip() and line not in MADE_BY_MAKE:
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.strip() and line not in BY_MAKE:
                 run(shlex.split(line, comments=True), tmp_path)
 
 
-def test_python_example_of_the_readme(tmp_path):
-    run([sys.executable, "-W", "error", "-c", "\n".join(blocks(PAGES[0], "python"))], tmp_path)
+def test_python_example_of_the_readme(tmp_path: Path) -> None:
+    assert README in with_code("python")
+    run([sys.executable, "-W", "error", "-c", "\n".join(blocks(README, "python"))], tmp_path)
 
 
-def test_python_examples_of_the_docs(tmp_path):
-    """The blocks of one page run one after another, as a reader would type them.
+def test_python_examples_of_the_docs(tmp_path: Path) -> None:
+    """The blocks of a page run one after another, as a reader would type them.
 
-    Every page starts from what is given, in one process, which then compiles each thing once.
+    Every page starts from `GIVEN`, in one process, which then compiles each thing once.
     """
     (tmp_path / "given.py").write_text(GIVEN)
     program = "import given, runpy, sys\n"
     program += "for page in sys.argv[1:]: runpy.run_path(page, init_globals=vars(given))"
     pages = []
-    for page in PAGES[1:]:
-        pages.append(tmp_path / f"{page.stem}.py")
-        pages[-1].write_text("\n".join(blocks(page, "python")))
+    for page in with_code("python"):
+        if page != README:
+            pages.append(tmp_path / f"{name(page).replace('/', '-')}.py")
+            pages[-1].write_text("\n".join(blocks(page, "python")))
+    assert pages
     run([sys.executable, "-W", "error", "-c", program, *map(str, pages)], tmp_path)
 
 
-def test_links_lead_somewhere():
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_links_lead_somewhere() -> None:
+    for page in [README, ROOT / "CONTRIBUTING.md", *DOCS]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{name(page)} links to {target}"
 
 
-def test_the_test_command_is_the_one_that_is_checked():
-    assert "\nmake test\n" in (ROOT / "README.md").read_text()
+def test_the_documented_test_command_is_the_one_that_ci_runs() -> None:
+    assert "\nmake test\n" in README.read_text()
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make test")

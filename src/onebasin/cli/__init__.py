@@ -1,4 +1,4 @@
-"""The subcommands of `onebasin`: typed options and what runs them, one file each.
+"""The subcommands of `onebasin`, one file each: options, checks of files, and printing.
 
-Nothing heavy is imported before a command runs, so that help and mistakes in flags are instant.
+Nothing heavy is imported before a command runs, so help and errors in flags are instant.
 """

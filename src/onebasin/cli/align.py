@@ -1,26 +1,37 @@
-"""`onebasin align`: files to one target, or all into one basin, from their own headers.
+"""`onebasin align`: align files to one target, or jointly."""
 
-Nothing heavy is imported until `run` is called, so help and errors in flags are instant.
-"""
-
-import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import tyro
 
-from onebasin.choices import DataName, ObjectiveName, StartName, WeightObjective
+from onebasin.choices import DataName, DataObjective, ObjectiveName, StartName, WeightObjective
+from onebasin.cli.shared import (
+    JsonOption,
+    OverwriteOption,
+    RootOption,
+    SeedOption,
+    check_new,
+    open_data,
+    print_result,
+    write_posterior,
+)
+
+if TYPE_CHECKING:
+    from onebasin.alignment.objective import ObjectiveLike
+    from onebasin.networks.described import DescribedNetwork
+    from onebasin.posterior import Header, Posterior
+    from onebasin.symmetry import Symmetry
 
 
 @dataclass(frozen=True)
-class Align:
+class Align(JsonOption, OverwriteOption, SeedOption, RootOption):
     """Move posterior files into the basin of another (--to), or all into one basin.
 
     With --to, every file is aligned to that one. Without it, two or more files, or the draws of
-    one file of samples, are aligned jointly, with no reference.
+    one file of samples, are aligned jointly, without a reference.
 
     Example: onebasin align q1.safetensors --to q0.safetensors --out moved.safetensors
     """
@@ -28,31 +39,23 @@ class Align:
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Posterior files to move."""
     out: Path
-    """File to write, or a folder if there are several."""
+    """File to write, or a folder if there are several files."""
     to: Path | None = None
-    """Posterior file to move them to."""
+    """Posterior file to align them to."""
     objective: ObjectiveName = "w2"
-    """What is made as close as possible. Activations and correlations of units are taken on data
-    (--data); between residual networks they left the lower barriers on repaired paths."""
+    """Objective to minimise. Activations and correlations compare units on data (--data); between
+    residual networks they gave lower barriers on repaired paths."""
     data: DataName | None = None
     """Data set on whose training examples units are compared."""
-    root: Path | None = None
-    """Folder with its published files; by default that in ONEBASIN_DATA, then the cache."""
     examples: int = 1000
-    """So many training examples."""
+    """Number of these training examples."""
     starts: tuple[StartName, ...] = ("auto",)
-    """Where to begin; the best end is kept. Several "random" are several starts; "shaken" begins
-    at the best end so far with some units shuffled."""
+    """Starting points; the best result is kept. Repeat "random" for several; "shaken" perturbs
+    the best result so far."""
     search: bool = False
-    """Search further by Frank and Wolfe's method (slow for wide networks)."""
+    """Search further with the Frank–Wolfe algorithm (slow for wide networks)."""
     max_sweeps: int = 100
-    """Sweeps over the groups before giving up."""
-    seed: int = 0
-    """Of random and shaken starts."""
-    overwrite: bool = False
-    """Replace files that exist."""
-    json: bool = False
-    """Print the result as one JSON object on standard output."""
+    """Maximum number of sweeps over the groups."""
 
 
 COMMAND = Align
@@ -60,95 +63,95 @@ COMMAND = Align
 
 def run(config: Align) -> None:
     """Check the files by their headers, align, write the moved posteriors, and report."""
+    _check_options(config)
+    outs = _outputs(config)
+    headers = _checked_headers(config)
+    from onebasin.networks.described import DescribedNetwork
+    from onebasin.posterior import load
+    from onebasin.symmetry import find_symmetry
+
+    first = config.files[0]
+    network = DescribedNetwork.from_config(headers[first].network, first)
+    objective = _objective(config, network)
+    symmetry = find_symmetry(network, network.shapes, network.x)
+    loaded = {path: load(path) for path in headers}
+    if config.to is None:
+        whole, moved = _jointly(config, symmetry, loaded)
+    else:
+        whole, moved = {"to": str(config.to)}, _to_one(config, objective, symmetry, loaded)
+    reports = []
+    for path, posterior, report, record in moved:
+        report = {"file": str(path), "out": str(outs[path]), **report}
+        record = {"objective": config.objective, **report, **record}
+        write_posterior(
+            outs[path], posterior, headers[path], overwrite=config.overwrite, alignment=record
+        )
+        reports.append(report)
+    result = {"objective": config.objective, **whole, "files": reports}
+    lines = [_line(report, config.objective) for report in reports]
+    print_result(result, "\n".join(lines), as_json=config.json)
+
+
+def _check_options(config: Align) -> None:
+    """Refuse combinations of options that make no sense."""
+    name = f"--objective {config.objective}"
     if not config.files:
         raise ValueError("name at least one posterior file to align")
     if config.to is None and (config.search or config.starts != ("auto",)):
         raise ValueError("--starts and --search are for one target; name it with --to")
-    _check_data_options(config)
-    outs = _outputs(config)
-    headers = _checked_headers(config)
-    from onebasin.cli.symmetry import file_network, network_symmetry
-    from onebasin.posterior import load
-
-    network, input_shape = file_network(config.files[0])
-    objective = _objective(config, network, input_shape)
-    symmetry = network_symmetry(network, input_shape)
-    loaded = {path: load(path) for path in headers}
-    if config.to is not None:
-        reports = _to_one(config, objective, symmetry, loaded, headers, outs)
-    else:
-        reports = _jointly(config, symmetry, loaded, headers, outs)
-    if config.json:
-        sys.stdout.write(json.dumps(reports) + "\n")
-        return
-    for line in reports["files"]:
-        sys.stdout.write(_sentence(line, reports["objective"]))
-
-
-def _check_data_options(config: Align) -> None:
-    """Refuse an objective without its data, or data without such an objective."""
-    from onebasin.alignment.activations import BY_DATA
-
-    if config.objective not in BY_DATA:
+    if config.objective not in get_args(DataObjective):
         if config.data is not None or config.root is not None:
             raise ValueError(
-                f"--objective {config.objective} uses no data; drop --data and --root, or take "
-                "correlations"
+                f"{name} uses no data; drop --data and --root, or take --objective correlations"
             )
-        return
-    if config.to is None:
-        raise ValueError(f"--objective {config.objective} is for one target; name it with --to")
-    if config.data is None:
-        raise ValueError(
-            f"--objective {config.objective} compares units on data; name them with --data"
-        )
-    if config.examples < 2:
+    elif config.to is None:
+        raise ValueError(f"{name} is for one target; name it with --to")
+    elif config.data is None:
+        raise ValueError(f"{name} compares units on data; name a data set with --data")
+    elif config.examples < 2:
         raise ValueError(f"--examples is {config.examples}; compare units on at least two")
 
 
-def _objective(config: Align, network: Any, input_shape: tuple[int, ...]) -> Any:
+def _objective(config: Align, network: "DescribedNetwork") -> "ObjectiveLike":
     if config.data is None:
-        return config.objective
+        return cast(WeightObjective, config.objective)
     from onebasin.alignment.activations import objective_on
-    from onebasin.cli.shared import open_data
 
-    data = open_data(config.data, config.root, input_shape, str(config.files[0]))
-    images = data.train.x[: config.examples]
-    return objective_on(config.objective, lambda p, x: network.apply({"params": p}, x), images)
+    data = open_data(config.data, config.root, network, config.files[0])
+    return objective_on(config.objective, network, data.train.x[: config.examples])
 
 
 def _outputs(config: Align) -> dict[Path, Path]:
-    """Where each file goes: checked before any work."""
+    """The file to write for each file read; refused before any work if it exists."""
     if len(config.files) == 1:
+        if config.out.is_dir():
+            raise ValueError(f"{config.out} is a folder; with one posterior --out is a file")
         outs = {config.files[0]: config.out}
     else:
+        if config.out.exists() and not config.out.is_dir():
+            raise ValueError(f"{config.out} is a file; with several posteriors --out is a folder")
         names = [file.name for file in config.files]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"two files are called {twice}; rename one, or align them one by one")
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two files are called {name}; rename one, or align it alone")
         outs = {file: config.out / file.name for file in config.files}
-    if len(config.files) > 1 and config.out.exists() and not config.out.is_dir():
-        raise ValueError(f"{config.out} is a file; with several posteriors --out is a folder")
-    if len(config.files) == 1 and config.out.is_dir():
-        raise ValueError(f"{config.out} is a folder; with one posterior --out is a file")
     for path in outs.values():
-        if path.exists() and not config.overwrite:
-            raise ValueError(f"{path} exists; give --overwrite to replace it, or another --out")
+        check_new(path, overwrite=config.overwrite)
     return outs
 
 
-def _checked_headers(config: Align) -> dict[Path, Any]:
+def _checked_headers(config: Align) -> "dict[Path, Header]":
     """The headers of all files, refused if they are not of one network and kind."""
     from onebasin.posterior import read_header
+    from onebasin.posterior.headers import check_same_network
 
     paths = [*([config.to] if config.to else []), *config.files]
     headers = {path: read_header(path) for path in paths}
     check_same_network(headers)
     (first, reference), *others = headers.items()
-    from onebasin.alignment.activations import BY_DATA
-
     for path, header in others:
-        if header.kind != reference.kind and config.objective not in ("log-density", *BY_DATA):
+        mixes_kinds = config.objective in ("log-density", *get_args(DataObjective))
+        if header.kind != reference.kind and not mixes_kinds:
             raise ValueError(
                 f"{path} is a {header.kind} and {first} a {reference.kind}; align posteriors of "
                 "one kind (compact makes a MeanField of Samples)"
@@ -160,49 +163,21 @@ def _checked_headers(config: Align) -> dict[Path, Any]:
     return headers
 
 
-def check_same_network(headers: Mapping[Path, Any]) -> None:
-    """Refuse files whose headers name different networks, or params of different shapes."""
-    (first, reference), *others = headers.items()
-    for path, header in others:
-        _check_shapes(reference.params_shapes(), header.params_shapes(), first, path)
-        if header.network != reference.network:
-            field = _first_field(reference.network or {}, header.network or {})
-            raise ValueError(f"{path} and {first} are of different networks: '{field}' differs")
-
-
-def _check_shapes(
-    expected: Mapping[str, tuple[int, ...]],
-    given: Mapping[str, tuple[int, ...]],
-    first: Path,
-    path: Path,
-) -> None:
-    for leaf in sorted(expected.keys() | given.keys()):
-        if expected.get(leaf) != given.get(leaf):
-            shapes = [str(s.get(leaf, "nothing of that name")) for s in (given, expected)]
-            raise ValueError(
-                f"{path} and {first} are of different networks: leaf '{leaf}' is {shapes[0]} "
-                f"in one and {shapes[1]} in the other"
-            )
-
-
-def _first_field(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
-    return next((k for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)), "network")
+# A file, the posterior moved, what is reported of it, and what only the file written records.
+Moved = tuple[Path, "Posterior", dict[str, Any], dict[str, Any]]
 
 
 def _to_one(
     config: Align,
-    objective: Any,
-    symmetry: Any,
-    loaded: Mapping[Path, Any],
-    headers: Mapping[Path, Any],
-    outs: Mapping[Path, Path],
-) -> dict[str, Any]:
+    objective: "ObjectiveLike",
+    symmetry: "Symmetry",
+    loaded: "Mapping[Path, Posterior]",
+) -> Iterator[Moved]:
     import jax
 
     from onebasin.alignment import FrankWolfe, align
 
     assert config.to is not None
-    files = []
     for path in config.files:
         found = align(
             loaded[path],
@@ -215,8 +190,6 @@ def _to_one(
             key=jax.random.key(config.seed),
         )
         report = {
-            "file": str(path),
-            "out": str(outs[path]),
             "distance_before": found.distance_before,
             "distance_after": found.distance_after,
             "transpositions": int(found.transpositions),
@@ -226,86 +199,50 @@ def _to_one(
             "starts": [{"name": s.name, "score": s.score} for s in found.starts],
         }
         permutation = {name: found.permutation[name].tolist() for name in found.permutation}
-        _write(
-            config,
-            outs[path],
-            found.posterior,
-            headers[path],
-            {"aligned_to": str(config.to), **report, "permutation": permutation},
-        )
-        files.append(report)
-    return {"objective": config.objective, "to": str(config.to), "files": files}
+        record = {"aligned_to": str(config.to), "permutation": permutation}
+        yield path, found.posterior, report, record
 
 
 def _jointly(
-    config: Align,
-    symmetry: Any,
-    loaded: Mapping[Path, Any],
-    headers: Mapping[Path, Any],
-    outs: Mapping[Path, Path],
-) -> dict[str, Any]:
+    config: Align, symmetry: "Symmetry", loaded: "Mapping[Path, Posterior]"
+) -> tuple[dict[str, Any], list[Moved]]:
     from onebasin.alignment import align_many
+    from onebasin.posterior import Samples
     from onebasin.symmetry import transpositions
 
-    members: Any = [loaded[path] for path in config.files]
-    if len(members) == 1:
-        members = members[0]
-    objective = cast(WeightObjective, config.objective)  # one on data was refused before
+    members = [loaded[path] for path in config.files]
     found = align_many(
-        members, symmetry=symmetry, objective=objective, max_sweeps=config.max_sweeps
+        members[0] if isinstance(members[0], Samples) and len(members) == 1 else members,
+        symmetry=symmetry,
+        objective=cast(WeightObjective, config.objective),  # one on data was refused before
+        max_sweeps=config.max_sweeps,
     )
     whole = {
-        "objective": config.objective,
         "trace": list(found.trace),
         "rounds": found.rounds,
         "converged": found.converged,
         "seconds": found.seconds,
     }
-    if len(config.files) == 1:
-        (path,) = config.files
-        counts = transpositions(found.stacked).total
-        report = {"file": str(path), "out": str(outs[path]), "draws": len(found.permutations)}
-        report["mean_transpositions"] = float(sum(counts) / len(found.permutations))  # pyright: ignore
-        _write(config, outs[path], found.posteriors, headers[path], {**report, **whole})
-        return {**whole, "files": [report]}
-    files = []
-    for path, q, p in zip(config.files, found.posteriors, found.permutations, strict=True):
-        report = {
-            "file": str(path),
-            "out": str(outs[path]),
-            "transpositions": int(transpositions(p)),
-        }
-        _write(config, outs[path], q, headers[path], {**report, **whole})
-        files.append(report)
-    return {**whole, "files": files}
+    counts = [int(transpositions(p)) for p in found.permutations]
+    if len(members) == 1:
+        report = {"draws": len(counts), "mean_transpositions": sum(counts) / len(counts)}
+        return whole, [(config.files[0], found.posteriors, report, whole)]
+    moved = zip(config.files, found.posteriors, counts, strict=True)
+    return whole, [(path, q, {"transpositions": count}, whole) for path, q, count in moved]
 
 
-def _write(
-    config: Align, path: Path, posterior: Any, header: Any, notes: Mapping[str, Any]
-) -> None:
-    from onebasin.posterior import save
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    provenance = {**header.provenance, "alignment": {"objective": config.objective, **notes}}
-    save(path, posterior, network=header.network, overwrite=config.overwrite, **provenance)
-
-
-def _sentence(report: Mapping[str, Any], objective: str) -> str:
-    words: Sequence[str] = [f"{report['file']} → {report['out']}"]
-    if "distance_before" in report:
-        words = [
-            *words,
+def _line(report: Mapping[str, Any], objective: str) -> str:
+    words = [f"{report['file']} → {report['out']}"]
+    if "draws" in report:
+        swaps = f"{report['mean_transpositions']:.1f} transpositions each"
+        words += [f"{report['draws']} draws", swaps]
+    elif "distance_before" in report:
+        words += [
             f"{objective} {report['distance_before']:.6g} → {report['distance_after']:.6g}",
             f"{report['transpositions']} transpositions",
             f"{report['sweeps']} sweeps, {report['seconds']:.2f} s",
             *([] if report["converged"] else ["not converged"]),
         ]
-    elif "draws" in report:
-        words = [
-            *words,
-            f"{report['draws']} draws",
-            f"{report['mean_transpositions']:.1f} NoT each",
-        ]
     else:
-        words = [*words, f"{report['transpositions']} transpositions"]
-    return "  ".join(words) + "\n"
+        words.append(f"{report['transpositions']} transpositions")
+    return "  ".join(words)

@@ -1,25 +1,33 @@
-"""`onebasin compact`: files of draws, or of posteriors, into one Gaussian in a file.
+"""`onebasin compact`: one Gaussian for files of draws or of posteriors."""
 
-Nothing heavy is imported until `run` is called, so help and errors in flags are instant.
-"""
-
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from onebasin.choices import DataName, FitTarget, RebaseName
+from onebasin.cli.shared import (
+    JsonOption,
+    OverwriteOption,
+    RootOption,
+    SeedOption,
+    check_new,
+    open_data,
+    print_result,
+    write_posterior,
+)
+
+if TYPE_CHECKING:
+    from onebasin.posterior import Header
 
 
 @dataclass(frozen=True)
-class CompactOptions:
-    """Boil draws (HMC chains, ensembles) or several posteriors down to one Gaussian.
+class CompactOptions(JsonOption, OverwriteOption, SeedOption, RootOption):
+    """Replace draws (HMC chains, ensembles) or several posteriors by one Gaussian.
 
-    The draws of all files are moved into one basin by permuting their hidden units, then one
-    Gaussian, diagonal or with a low-rank part, is fitted to them.
+    The draws of all files are aligned by permuting hidden units. Then one Gaussian, diagonal or
+    with a low-rank part, is fitted to them.
 
     Example: onebasin compact hmc.safetensors --rank 60 --balance --out q.safetensors
     """
@@ -29,35 +37,27 @@ class CompactOptions:
     out: Path
     """File to write."""
     rank: int = 0
-    """Rank of the covariance beside its diagonal."""
+    """Rank of the covariance beyond its diagonal."""
     rebase: RebaseName = "likelihood"
-    """Where draws are moved to."""
+    """How the draws are aligned."""
     fit: FitTarget = "weights"
-    """What the Gaussian is made to match: weights, or how outputs vary."""
+    """What the Gaussian matches: the weights, or the variation of the outputs."""
     anchor: int = 0
-    """Draw that all go to, with --rebase anchor."""
+    """Index of the draw that --rebase anchor aligns all others to."""
     balance: bool = False
-    """Balance the scale of ReLU units first."""
+    """First balance the scales of ReLU units."""
     data: DataName | None = None
-    """Data set whose training inputs --rebase, --fit and --calibrate look at."""
-    root: Path | None = None
-    """Folder with the data sets."""
+    """Data set with the inputs for --rebase contributions, --fit outputs and --calibrate."""
     inputs: int = 1000
-    """Training inputs to look at; no labels are used."""
+    """Number of training inputs to use; no labels are used."""
     calibrate: bool = False
-    """Scale the noise so that the Gaussian predicts as the draws do."""
-    seed: int = 0
-    """Of the noise that --calibrate draws."""
+    """Scale the noise so that the Gaussian predicts like the draws."""
     chains: tuple[int, ...] = ()
-    """Chains to use; all unless given."""
+    """Chains to use; by default all."""
     floor: float = 1e-3
-    """Least variance of a weight, as a share of its array's mean variance."""
+    """Smallest variance of a weight, relative to the mean variance of its array."""
     max_rounds: int = 20
-    """Rounds of moving and fitting before giving up."""
-    overwrite: bool = False
-    """Replace the file if it exists."""
-    json: bool = False
-    """Print the result as one JSON object on standard output."""
+    """Maximum number of rounds of aligning and fitting."""
 
 
 COMMAND = CompactOptions
@@ -65,44 +65,37 @@ COMMAND = CompactOptions
 
 def run(config: CompactOptions) -> None:
     """Check the files by their headers, compact, write the Gaussian, and report."""
-    headers = _checked_headers(config)
+    header = _checked_headers(config)[0]
     import jax
     import numpy as np
 
-    from onebasin.cli.shared import open_data
-    from onebasin.cli.symmetry import file_network, network_symmetry
     from onebasin.compaction import Rebase, calibrate, compact
-    from onebasin.posterior import load, save
-    from onebasin.symmetry import transpositions
+    from onebasin.networks.described import DescribedNetwork
+    from onebasin.posterior import load
+    from onebasin.symmetry import find_symmetry, transpositions
 
-    network, input_shape = file_network(config.files[0])
-    symmetry = network_symmetry(network, input_shape)
+    network = DescribedNetwork.from_config(header.network, config.files[0])
     posteriors = [load(path, mapped=True) for path in config.files]
     if config.chains:
         posteriors = [part for q in posteriors for part in q.of_chains(config.chains)]
         if not posteriors:
             raise ValueError(f"none of the files holds a chain {config.chains[0]}")
-    x = np.random.default_rng(0).standard_normal((4, *input_shape)).astype(np.float32)
-    if config.data is not None:
-        data = open_data(config.data, config.root, input_shape, str(config.files[0]))
+    if config.data is None:
+        x = np.random.default_rng(0).standard_normal((4, *network.input_shape)).astype(np.float32)
+    else:
+        data = open_data(config.data, config.root, network, config.files[0])
         x = np.asarray(data.train.x[: config.inputs])
-
-    def apply(params: Any, x: Any) -> Any:
-        return network.apply({"params": params}, x)
-
     found = compact(
         posteriors,
-        symmetry=symmetry,
+        symmetry=find_symmetry(network, network.shapes, network.x),
         rank=config.rank,
         rebase=Rebase(config.rebase, anchor=config.anchor, max_rounds=config.max_rounds),
         fit=config.fit,
         balance=config.balance,
-        network=apply,
+        network=network,
         x=x,
         floor=config.floor,
     )
-    swaps = np.asarray(transpositions(found.permutations).total)
-    left_out = dict(found.scale_symmetry.left_out) if found.scale_symmetry else {}
     report: dict[str, Any] = {
         "files": [str(path) for path in config.files],
         "out": str(config.out),
@@ -113,20 +106,19 @@ def run(config: CompactOptions) -> None:
         "fit": config.fit,
         "start": found.start,
         "balanced": sorted(found.scales) if found.scales else [],
-        "not_balanced": left_out,
+        "not_balanced": dict(found.scale_symmetry.left_out) if found.scale_symmetry else {},
         "log_likelihood": found.log_likelihood,
         "trace": list(found.trace),
         "rounds": found.rounds,
         "moves": list(found.moves),
         "converged": found.converged,
-        "mean_transpositions": float(swaps.mean()),
+        "mean_transpositions": float(np.mean(transpositions(found.permutations).total)),
         "seconds": found.seconds,
     }
     posterior = found.posterior
     if config.calibrate:
-        scaled = calibrate(
-            posterior, to=found.samples, network=apply, x=x, key=jax.random.key(config.seed)
-        )
+        key = jax.random.key(config.seed)
+        scaled = calibrate(posterior, to=found.samples, network=network, x=x, key=key)
         posterior = scaled.posterior
         report["calibration"] = {
             "diagonal": scaled.diagonal,
@@ -135,33 +127,27 @@ def run(config: CompactOptions) -> None:
             "divergence": scaled.divergence,
             "inputs": len(x),
         }
-    provenance = {**headers[0].provenance, "compaction": report}
-    config.out.parent.mkdir(parents=True, exist_ok=True)
-    save(
-        config.out,
-        posterior,
-        network=headers[0].network,
-        overwrite=config.overwrite,
-        **provenance,
-    )
-    sys.stdout.write(json.dumps(report) + "\n" if config.json else _sentence(report))
+    write_posterior(config.out, posterior, header, overwrite=config.overwrite, compaction=report)
+    print_result(report, _words(report), as_json=config.json)
 
 
-def _checked_headers(config: CompactOptions) -> list[Any]:
+def _checked_headers(config: CompactOptions) -> "list[Header]":
     """The headers of all files, refused if they are not of one network and kind."""
-    from onebasin.cli.align import check_same_network
     from onebasin.posterior import read_header
+    from onebasin.posterior.headers import check_same_network
 
     if not config.files:
         raise ValueError("name at least one file of draws to compact")
-    if config.out.exists() and not config.overwrite:
-        raise ValueError(f"{config.out} exists; give --overwrite to replace it, or another --out")
+    check_new(config.out, overwrite=config.overwrite)
     if config.rank < 0:
-        raise ValueError(f"rank is {config.rank}; give 0 for a diagonal Gaussian, or more")
-    looks = config.calibrate or config.rebase == "contributions" or config.fit == "outputs"
-    if looks and config.data is None:
+        raise ValueError(f"--rank is {config.rank}; give 0 for a diagonal Gaussian, or more")
+    if config.inputs < 1:
+        raise ValueError(f"--inputs is {config.inputs}; use at least one input")
+    needs_data = config.calibrate or config.rebase == "contributions" or config.fit == "outputs"
+    if needs_data and config.data is None:
         raise ValueError(
-            "--calibrate, --rebase contributions and --fit outputs look at inputs; name --data"
+            "--calibrate, --rebase contributions and --fit outputs need inputs; name a data set "
+            "with --data"
         )
     headers = {path: read_header(path) for path in config.files}
     check_same_network(headers)
@@ -170,29 +156,27 @@ def _checked_headers(config: CompactOptions) -> list[Any]:
         raise ValueError("compact takes files of draws or of other posteriors, not both at once")
     if kinds == {False} and len(headers) == 1:
         raise ValueError(f"{config.files[0]} is a Gaussian already; name draws, or more files")
-    if kinds == {False} and config.calibrate:
-        raise ValueError("--calibrate needs draws to predict like; these files hold none")
-    if kinds == {False} and config.chains:
-        raise ValueError("--chains chooses among the chains of draws; these files hold none")
+    for flag, given in (("--calibrate", config.calibrate), ("--chains", config.chains)):
+        if kinds == {False} and given:
+            raise ValueError(f"{flag} needs files of draws; these files hold none")
     return list(headers.values())
 
 
-def _sentence(report: dict[str, Any]) -> str:
+def _words(report: dict[str, Any]) -> list[str]:
     words = [
         f"{', '.join(report['files'])} → {report['out']}",
         f"{report['members']} members, rank {report['rank']}",
-        f"{report['mean_transpositions']:.1f} NoT each",
-        f"log-likelihood {report['trace'][0]:.6g} → {report['log_likelihood']:.6g}",
+        f"{report['mean_transpositions']:.1f} transpositions each",
+        f"log likelihood {report['trace'][0]:.6g} → {report['log_likelihood']:.6g}",
         f"{report['rounds']} rounds, {report['seconds']:.1f} s",
-        *([] if report["converged"] else ["not converged"]),
-        *([_noise_words(report["calibration"])] if "calibration" in report else []),
-        *([f"balanced {', '.join(report['balanced'])}"] if report["balanced"] else []),
     ]
-    return "  ".join(words) + "\n"
-
-
-def _noise_words(found: dict[str, Any]) -> str:
-    return (
-        f"noise: diagonal ×{found['diagonal']:g}, factors ×{found['factors']:g}, divergence "
-        f"{found['divergence_before']:.3g} → {found['divergence']:.3g}"
-    )
+    if not report["converged"]:
+        words.append("not converged")
+    if found := report.get("calibration"):
+        words.append(
+            f"noise: diagonal ×{found['diagonal']:g}, factors ×{found['factors']:g}, divergence "
+            f"{found['divergence_before']:.3g} → {found['divergence']:.3g}"
+        )
+    if report["balanced"]:
+        words.append(f"balanced {', '.join(report['balanced'])}")
+    return words

@@ -1,4 +1,4 @@
-"""`onebasin data`: what is found where."""
+"""`onebasin data`: which data sets are found, and where."""
 
 import sys
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Data:
     """
 
     root: Path | None = None
-    """Look only in this folder; by default in that of ONEBASIN_DATA, then the cache."""
+    """Look only in this folder; by default in ONEBASIN_DATA, then in the cache."""
 
 
 COMMAND = Data

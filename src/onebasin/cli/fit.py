@@ -1,53 +1,46 @@
-"""`onebasin fit vi|map|ensemble|hmc|nuts`: typed options, and the function that runs them.
+"""`onebasin fit vi|map|ensemble|hmc|nuts`: fit a posterior and write it to a file."""
 
-Nothing heavy is imported until `run` is called, so help and errors in flags are instant.
-"""
-
-import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from onebasin.choices import DataName, NetworkName
-from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method
+from onebasin.cli.shared import JsonOption, OverwriteOption, RootOption, SeedOption, print_result
+from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble
 from onebasin.progress import ProgressStyle
+
+if TYPE_CHECKING:
+    from onebasin.inference.fitting import FitResult
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What is fitted, and where it goes."""
+class Setting(JsonOption, OverwriteOption, SeedOption, RootOption):
+    """What is fitted, and where the result goes."""
 
     out: Path
     """Posterior file to write (--runs adds -0, -1, ...)."""
     data: DataName = "digits"
     """Data set to fit."""
-    root: Path | None = None
-    """Folder of the data sets; by default ONEBASIN_DATA, then the cache."""
     limit: int | None = None
-    """Use only the first so many training examples."""
+    """Use only the first LIMIT training examples."""
     network: NetworkName = "mlp"
     """Network to fit."""
     width: int | None = None
     """Base width; by default 512 (mlp) or 16 (lenet, resnet20)."""
     depth: int = 3
-    """Hidden layers of the mlp."""
+    """Number of hidden layers of the MLP."""
     prior_variance: float = 0.01
     """Variance of the Gaussian prior on every weight."""
     temperature: float = 1.0
-    """Divides the log likelihood; 1 is the Bayesian posterior."""
+    """Divisor of the log likelihood; 1 gives the Bayesian posterior."""
     augmentation: float = 1.0
     """Factor on the number of examples, for augmented data."""
-    seed: int = 0
-    """All randomness follows from it."""
     runs: int | None = None
-    """So many independent fits in one program."""
+    """Number of independent fits in one program."""
     resume: bool = False
     """Continue from the checkpoint, or start if there is none."""
-    overwrite: bool = False
-    """Replace files that exist."""
     checkpoint: Path | None = None
     """Checkpoint file; by default --out with .checkpoint added."""
     checkpoint_interval: float = 60.0
@@ -56,8 +49,6 @@ class Setting:
     """Write the history here, one JSON object per line."""
     progress: ProgressStyle = "auto"
     """How to show progress (on standard error)."""
-    json: bool = False
-    """Print the summary as one JSON object on standard output."""
 
 
 Flat = tyro.conf.arg(name="")
@@ -129,24 +120,7 @@ FitConfig = FitVI | FitMAP | FitEnsemble | FitHMC | FitNUTS
 
 
 def run(config: FitConfig) -> None:
-    """Fit, write the posterior and say in one line (or as JSON) what came out.
-
-    Ctrl-C says how to resume and exits with code 130.
-    """
-    from onebasin.inference.signals import FitInterrupted
-
-    try:
-        results = _fit(config)
-    except FitInterrupted as stopped:
-        sys.stderr.write(f"onebasin: {stopped}\n")
-        sys.exit(stopped.exit_code)
-    for result in results:
-        summary = _summary(config.method, result)
-        as_json = config.setting.json
-        sys.stdout.write(json.dumps(summary) + "\n" if as_json else _sentence(summary))
-
-
-def _fit(config: FitConfig) -> list[Any]:
+    """Fit, write the posteriors and report each on one line."""
     setting = config.setting
     import jax
 
@@ -156,13 +130,11 @@ def _fit(config: FitConfig) -> list[Any]:
     from onebasin.problem import Problem
 
     data = load_dataset(setting.data, root=setting.root, limit=setting.limit)
+    network = network_named(
+        setting.network, width=setting.width, depth=setting.depth, num_classes=data.num_classes
+    )
     problem = Problem.from_network(
-        network_named(
-            setting.network,
-            width=setting.width,
-            depth=setting.depth,
-            num_classes=data.num_classes,
-        ),
+        network,
         data,
         prior_variance=setting.prior_variance,
         temperature=setting.temperature,
@@ -181,18 +153,20 @@ def _fit(config: FitConfig) -> list[Any]:
         progress=setting.progress,
         history=setting.history,
     )
-    return fitted if isinstance(fitted, list) else [fitted]
+    for result in fitted if isinstance(fitted, list) else [fitted]:
+        _report(config, result)
 
 
-def _summary(method: Method, result: Any) -> dict[str, Any]:
-    last = result.history[-1] if result.history else {}
-    stats = {k: v for k, v in result.stats.items() if isinstance(v, int | float | str)}
-    return {"method": type(method).__name__, "out": str(result.path), **stats, "last": last}
-
-
-def _sentence(summary: dict[str, Any]) -> str:
+def _report(config: FitConfig, result: "FitResult") -> None:
     from onebasin.inference.history import figures_of
 
-    figures = figures_of(summary["last"])
-    words = f"{summary['method']} → {summary['out']}"
-    return f"{words}  {figures}  {summary['seconds']:.1f} s\n" if figures else f"{words}\n"
+    method = type(config.method).__name__
+    last = result.history[-1] if result.history else {}
+    stats: dict[str, Any] = {
+        name: value for name, value in result.stats.items() if isinstance(value, int | float | str)
+    }
+    summary = {"method": method, "out": str(result.path), **stats, "last": last}
+    words = [f"{method} → {result.path}"]
+    if figures := figures_of(last):
+        words += [figures, f"{stats['seconds']:.1f} s"]
+    print_result(summary, words, as_json=config.setting.json)

@@ -5,16 +5,17 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import NoReturn
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
 DEVICES = 4
-"""As so many the processor is offered to JAX: chains and members are spread over them."""
+"""Devices that the processor presents to JAX: chains and ensemble members run in parallel."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: what it is for, and the module whose `COMMAND` and `run` do it.
+    """A subcommand: the module with its `COMMAND` and `run`, and a summary for the help.
 
     `COMMAND` is a dataclass of options, or a dictionary of them by name (sub-subcommands).
     """
@@ -24,19 +25,19 @@ class Command:
 
 
 COMMANDS = {
-    "demo": Command("onebasin.cli.demo", "see it work on the embedded digits"),
-    "data": Command("onebasin.cli.data", "what data sets are found where"),
+    "demo": Command("onebasin.cli.demo", "align two posteriors of the embedded digits"),
+    "data": Command("onebasin.cli.data", "list the data sets on this machine"),
     "fit": Command("onebasin.cli.fit", "fit a posterior: vi, map, ensemble, hmc, nuts"),
-    "symmetry": Command("onebasin.cli.symmetry", "the permutation symmetries of a network"),
+    "symmetry": Command("onebasin.cli.symmetry", "find the permutation symmetries of a network"),
     "align": Command("onebasin.cli.align", "move posteriors into one basin"),
-    "barrier": Command("onebasin.cli.barrier", "the loss along a path between two"),
-    "compare": Command("onebasin.cli.compare", "two predictives side by side"),
-    "landscape": Command("onebasin.cli.landscape", "the loss on a plane of weights"),
-    "compact": Command("onebasin.cli.compact", "boil posteriors down to one Gaussian"),
-    "prune": Command("onebasin.cli.prune", "keep the surest weights"),
-    "diagnose": Command("onebasin.cli.diagnose", "chains before and after alignment"),
+    "barrier": Command("onebasin.cli.barrier", "measure the loss along a path between two"),
+    "compare": Command("onebasin.cli.compare", "compare the predictions of two posteriors"),
+    "landscape": Command("onebasin.cli.landscape", "evaluate the loss on a plane of weights"),
+    "compact": Command("onebasin.cli.compact", "fit one Gaussian to draws or posteriors"),
+    "prune": Command("onebasin.cli.prune", "keep the most certain weights"),
+    "diagnose": Command("onebasin.cli.diagnose", "check chains before and after alignment"),
     "reproduce": Command("onebasin.cli.reproduce", "run the published experiments"),
-    "report": Command("onebasin.cli.report", "one HTML page of what was run"),
+    "report": Command("onebasin.cli.report", "write an HTML page of reproduced results"),
 }
 
 HELP = """\
@@ -72,27 +73,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     name, *rest = arguments
     if name not in COMMANDS:
         _fail(f"there is no command '{name}'; the commands are {', '.join(COMMANDS)}")
-    if argv is None:  # a process of its own
+    if argv is None:  # not called from a Python program, which may use JAX already
         _offer_devices(os.environ)
     try:
         _run(name, rest)
-    except KeyboardInterrupt:
-        sys.stderr.write("onebasin: interrupted\n")
-        sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has left; nobody is there to tell
+        sys.stderr.close()  # the reader of our output has gone, and the interpreter would complain
         sys.exit(0)
+    except KeyboardInterrupt as stop:
+        _fail(_message(stop, name) or "interrupted", getattr(stop, "exit_code", INTERRUPTED))
     except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
         if debug:
             raise
-        _fail(_one_line(error), getattr(error, "exit_code", USAGE_ERROR))
+        _fail(_message(error, name) or type(error).__name__)
 
 
 def _offer_devices(environment: MutableMapping[str, str]) -> None:
-    """Let JAX run several fits beside each other on one processor, unless the user has chosen.
+    """Let JAX run several fits in parallel on one processor, unless the user has chosen.
 
-    It reads the variable when it is imported. One computation still uses all cores;
-    several are quicker each on its own device than one after another (`benchmarks/hmc_devices.py`).
+    JAX reads the variable when it is imported. One computation still uses all cores; several are
+    faster on a device each than one after another (`benchmarks/hmc_devices.py`).
     """
     if "xla_force_host_platform_device_count" not in environment.get("XLA_FLAGS", ""):
         environment.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))
@@ -112,14 +112,18 @@ def _run(name: str, arguments: list[str]) -> None:
     module.run(parsed(prog, command, arguments))
 
 
-def _one_line(error: BaseException) -> str:
+def _message(error: BaseException, name: str) -> str:
+    """The error in one line, with flags in place of Python arguments."""
+    from onebasin.cli.usage import in_flags, option_names
+
     if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
         return f"{error.filename} is a file where a folder is needed; give another path"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+    names = option_names(import_module(COMMANDS[name].module).COMMAND)
+    return in_flags(" ".join(str(error).split()), names)
 
 
-def _fail(message: str, code: int = USAGE_ERROR) -> None:
+def _fail(message: str, code: int = USAGE_ERROR) -> NoReturn:
     sys.stderr.write(f"onebasin: {message}\n")
     sys.exit(code)

@@ -1,6 +1,5 @@
-"""`onebasin prune`: keep the weights a posterior is surest of, in a file that holds only those."""
+"""`onebasin prune`: keep the weights a posterior is most certain of, in a sparse file."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,42 +7,50 @@ from typing import Annotated, Any
 import tyro
 
 from onebasin.choices import DataName, PruningRule, PruningScope, SplitName
-from onebasin.cli.shared import open_data, open_posteriors, write_json
+from onebasin.cli.shared import (
+    FigureOption,
+    JsonOption,
+    OverwriteOption,
+    RootOption,
+    check_figure,
+    check_folder,
+    check_new,
+    first_examples,
+    open_data,
+    open_posteriors,
+    print_result,
+    write_figure,
+)
 
 
 @dataclass(frozen=True)
-class Prune:
-    """Keep a share of a posterior's mean weights and write them as a sparse file.
+class Prune(JsonOption, OverwriteOption, FigureOption, RootOption):
+    """Keep a fraction of a posterior's mean weights and write them to a sparse file.
+
+    With --data, the accuracy before and after is reported. The figure shows accuracy against the
+    fraction kept.
 
     Example: onebasin prune compact.safetensors --keep 0.1 --out pruned.safetensors --data mnist
     """
 
     posterior: Annotated[Path, tyro.conf.Positional]
-    """Posterior file; of samples, the mean and spread of the draws as they lie."""
+    """Posterior file; samples are pruned by their mean and std, without alignment."""
     out: Path
-    """File to write: kept values and their places."""
+    """File to write: the values kept and their positions."""
     keep: float = 0.1
-    """Share of the weights that stay."""
+    """Fraction of the weights to keep."""
     by: PruningRule = "std"
-    """Keep the lowest σ, the highest |mean|/σ, or the highest |mean|."""
+    """Keep the lowest std, the highest |mean|/std, or the highest |mean|."""
     scope: PruningScope = "global"
-    """Rank all weights together, or keep the same share of every layer."""
+    """Rank all weights together, or keep the same fraction of every layer."""
     data: DataName | None = None
-    """Also report accuracy on these data, before and after."""
-    root: Path | None = None
-    """Folder with the published files; by default that in ONEBASIN_DATA, then the cache."""
+    """Also report the accuracy on this data set."""
     split: SplitName = "test"
-    """Which part of the data."""
+    """Training or test data."""
     limit: int | None = None
-    """Use only the first so many examples."""
+    """Use only the first LIMIT examples."""
     curve: bool = False
-    """With --data: also accuracy at 100, 90, … 10, 5 and 1 %."""
-    figure: Path | None = None
-    """With --data: draw that curve into this .pdf, .png or .svg."""
-    overwrite: bool = False
-    """Replace --out if it exists."""
-    json: bool = False
-    """Print everything as one JSON object on standard output."""
+    """Also report the accuracy at 100, 90, …, 10, 5 and 1 % (needs --data)."""
 
 
 COMMAND = Prune
@@ -51,61 +58,46 @@ COMMAND = Prune
 
 def run(config: Prune) -> None:
     """Check everything, prune, evaluate, write and report."""
-    from onebasin.figures.style import check_figure_path
-
-    if config.figure is not None:
-        check_figure_path(config.figure)
+    check_figure(config.figure)
     if config.data is None and (config.curve or config.figure is not None):
-        raise ValueError("a curve of accuracies needs data; name them with --data")
-    if config.out.exists() and not config.overwrite:
-        raise ValueError(f"{config.out} exists; give --overwrite to replace it, or another --out")
-    opened = open_posteriors([config.posterior])
-    split: Any = None
+        raise ValueError("a curve of accuracies needs data; name a data set with --data")
+    check_new(config.out, overwrite=config.overwrite)
+    check_folder(config.out)
+    opened = open_posteriors(config.posterior)
+    split = None
     if config.data is not None:
-        data = open_data(config.data, config.root, opened.input_shape, str(config.posterior))
-        split = getattr(data, config.split).first(config.limit)
+        data = open_data(config.data, config.root, opened.network, config.posterior)
+        split = first_examples(data, config.split, config.limit)
+    from onebasin.figures.diagnosis import pruning_figure
     from onebasin.posterior.sparse import save_sparse
     from onebasin.pruning import KEEPS, prune, pruning_curve
 
-    (posterior,) = opened.posteriors
+    (posterior,), (header,) = opened.posteriors, opened.headers
     rule: dict[str, Any] = {"by": config.by, "scope": config.scope}
-    mean, std = posterior.moments()
-    found = prune(mean, std, keep=config.keep, **rule)
-    report: dict[str, Any] = {
-        "file": str(config.posterior),
-        "out": str(config.out),
-        **rule,
-        "kept": found.kept,
-    }
+    found = prune(*posterior.moments(), keep=config.keep, **rule)
+    report = {"file": str(config.posterior), "out": str(config.out), **rule, "kept": found.kept}
+    curve = None
     if split is not None:
-        ends = pruning_curve(posterior, opened.apply, split, keeps=(1.0, config.keep), **rule)
+        ends = pruning_curve(posterior, opened.network, split, keeps=(1.0, config.keep), **rule)
         report |= {"data": config.data, "split": config.split, "examples": ends.num_examples}
         report |= {"accuracy_before": ends.accuracy[0], "accuracy": ends.accuracy[1]}
         report |= {"nll_before": ends.nll[0], "nll": ends.nll[1]}
         if config.curve or config.figure is not None:
-            curve = pruning_curve(posterior, opened.apply, split, keeps=KEEPS, **rule)
-            report["curve"] = curve.summary()
-            if config.figure is not None:
-                from onebasin.figures.diagnosis import pruning_figure
-                from onebasin.figures.style import save_figure
-
-                save_figure(pruning_figure({f"by {config.by}": curve}), config.figure)
-    header = opened.headers[0]
+            curve = pruning_curve(posterior, opened.network, split, keeps=KEEPS, **rule)
+            write_figure(config.figure, lambda: pruning_figure({f"by {config.by}": curve}))
     save_sparse(
         config.out,
         found,
         network=header.network,
         overwrite=config.overwrite,
-        **{**header.provenance, "pruning": {k: v for k, v in report.items() if k != "curve"}},
+        **{**header.provenance, "pruning": report},
     )
-    report |= {"bytes": config.out.stat().st_size, "bytes_before": config.posterior.stat().st_size}
-    if config.json:
-        write_json(report)
-        return
-    _print(report)
+    sizes = {"bytes": config.out.stat().st_size, "bytes_before": config.posterior.stat().st_size}
+    report = {**report, **({} if curve is None else {"curve": curve.summary()}), **sizes}
+    print_result(report, _text(report), as_json=config.json)
 
 
-def _print(report: dict[str, Any]) -> None:
+def _text(report: dict[str, Any]) -> str:
     lines = [
         f"{report['file']} → {report['out']}  {100 * report['kept']:.4g} % kept by "
         f"{report['by']} ({report['scope']}), {report['bytes'] / 1e6:.3g} MB"
@@ -118,6 +110,6 @@ def _print(report: dict[str, Any]) -> None:
     if "curve" in report:
         curve = report["curve"]
         lines.append("kept %   accuracy %")
-        for kept, hits in zip(curve["kept"], curve["accuracy"], strict=True):
-            lines.append(f"{100 * kept:>6.4g}   {100 * hits:>10.2f}")
-    sys.stdout.write("\n".join(lines) + "\n")
+        for kept, accuracy in zip(curve["kept"], curve["accuracy"], strict=True):
+            lines.append(f"{100 * kept:>6.4g}   {100 * accuracy:>10.2f}")
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`onebasin report`: one HTML page of what was reproduced."""
+"""`onebasin report`: one HTML page of reproduced results."""
 
 import sys
 from dataclasses import dataclass
@@ -7,22 +7,22 @@ from typing import Annotated
 
 import tyro
 
+from onebasin.cli.shared import OverwriteOption, check_folder, check_new
+
 
 @dataclass(frozen=True)
-class Report:
-    """Write one self-contained HTML page of runs: figures, tables, a verdict for each claim.
+class Report(OverwriteOption):
+    """Write one self-contained HTML page: figures, tables and a verdict for each claim.
 
     Example: onebasin report runs/cpu --out page.html
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
-    """Run folders, or single records (JSON files)."""
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders of runs, or single records (JSON files)."""
     out: Path = Path("report.html")
     """Page to write."""
     title: str = "What was reproduced"
     """Heading of the page."""
-    overwrite: bool = False
-    """Replace a page that exists."""
 
 
 COMMAND = Report
@@ -31,10 +31,8 @@ COMMAND = Report
 def run(config: Report) -> None:
     if not config.runs:
         raise ValueError("name a run folder or a record file to report on")
-    if config.out.exists() and not config.overwrite:
-        raise ValueError(f"{config.out} exists; give --overwrite to replace it, or another --out")
-    if not config.out.parent.is_dir():
-        raise FileNotFoundError(f"the folder of {config.out} does not exist; make it first")
+    check_new(config.out, overwrite=config.overwrite)
+    check_folder(config.out)
 
     from onebasin.report.page import find_records, render
 

@@ -1,93 +1,158 @@
-"""What the commands `barrier`, `compare` and `landscape` share: files, network, data, output.
-
-Nothing heavy is imported until a command runs, so help and errors in flags are instant.
-"""
+"""What commands share: options, opening files and data, checks before work, and output."""
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from onebasin.choices import ObjectiveName
+from onebasin.choices import DataName, ObjectiveName, SplitName
 
-MATCHED = 1000  # training examples on which activations are matched
+if TYPE_CHECKING:
+    from onebasin.data import Dataset, Split
+    from onebasin.networks.described import DescribedNetwork
+    from onebasin.posterior import Header, Posterior
+    from onebasin.symmetry import Symmetry
+
+MATCHED = 1000  # training examples of an objective on data
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonOption:
+    json: bool = False
+    """Print the result as one JSON object on standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootOption:
+    root: Path | None = None
+    """Folder of the data sets; by default ONEBASIN_DATA, then the cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedOption:
+    seed: int = 0
+    """Seed of all random numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverwriteOption:
+    overwrite: bool = False
+    """Replace files that exist."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureOption:
+    figure: Path | None = None
+    """Write a figure to this .pdf, .png or .svg file."""
 
 
 @dataclass(frozen=True)
 class Opened:
     """Posterior files of one network, and the network."""
 
-    posteriors: tuple[Any, ...]
-    apply: Callable[..., Any]
-    network: Any
-    input_shape: tuple[int, ...]
-    headers: tuple[Any, ...]
+    posteriors: "tuple[Posterior, ...]"
+    network: "DescribedNetwork"
+    headers: "tuple[Header, ...]"
+
+    def symmetry(self) -> "Symmetry":
+        from onebasin.symmetry import find_symmetry
+
+        return find_symmetry(self.network, self.network.shapes, self.network.x)
+
+    def align_second(
+        self, objective: ObjectiveName, data: "Dataset", seed: int
+    ) -> "tuple[Posterior, dict[str, Any]]":
+        """The second posterior aligned to the first, and a report of the distances."""
+        import jax
+
+        from onebasin.evaluation.comparison import align_and_measure
+
+        return align_and_measure(
+            *self.posteriors,
+            network=self.network,
+            symmetry=self.symmetry(),
+            objective=objective,
+            x=data.train.x[:MATCHED],
+            key=jax.random.key(seed),
+        )
 
 
-def open_posteriors(paths: Sequence[Path]) -> Opened:
-    """Read posteriors; refuse files over different params before any array is read."""
-    from onebasin.cli.symmetry import file_network
+def open_posteriors(*paths: Path) -> Opened:
+    """Read posteriors; files with different params are refused before any array is read."""
+    from onebasin.networks.described import DescribedNetwork
     from onebasin.posterior import load, read_header
-    from onebasin.trees import first_difference
+    from onebasin.posterior.headers import check_same_params
 
-    headers = tuple(read_header(path) for path in paths)
-    for path, header in zip(paths[1:], headers[1:], strict=True):
-        difference = first_difference(headers[0].params_shapes(), header.params_shapes())
-        if difference:
-            raise ValueError(f"{path} is over other params than {paths[0]}: {difference}")
-    network, input_shape = file_network(paths[0])
-    posteriors = tuple(load(path) for path in paths)
-
-    def apply(params: Any, x: Any) -> Any:
-        return network.apply({"params": params}, x)
-
-    return Opened(posteriors, apply, network, input_shape, headers)
+    headers = [read_header(path) for path in paths]
+    check_same_params(dict(zip(paths, headers, strict=True)))
+    network = DescribedNetwork.from_config(headers[0].network, paths[0])
+    return Opened(tuple(load(path) for path in paths), network, tuple(headers))
 
 
-def open_data(name: str, root: Path | None, input_shape: tuple[int, ...], what: str) -> Any:
-    """A data set whose examples fit the network."""
+def open_data(
+    name: DataName, root: Path | None, network: "DescribedNetwork", path: Path
+) -> "Dataset":
+    """A data set whose examples fit the network of a file."""
     from onebasin.data import load_dataset
 
     data = load_dataset(name, root=root)
-    if tuple(data.test.x.shape[1:]) != tuple(input_shape):
+    shape = tuple(data.test.x.shape[1:])
+    if shape != network.input_shape:
         raise ValueError(
-            f"{what} takes inputs of shape {tuple(input_shape)} and {name} has "
-            f"{tuple(data.test.x.shape[1:])}; name the data it was fitted to"
+            f"{path} takes inputs of shape {network.input_shape} and {name} has {shape}; give the "
+            "data it was fitted to with --data"
         )
     return data
 
 
-def align_second(
-    opened: Opened, objective: ObjectiveName, seed: int, data: Any
-) -> tuple[Any, dict[str, Any]]:
-    """The second posterior moved to the first, and a report of how.
-
-    Activations, if the objective is of them, are those on the first training examples of `data`.
-    """
-    import jax
-
-    from onebasin.alignment import align
-    from onebasin.alignment.activations import objective_on
-    from onebasin.cli.symmetry import network_symmetry
-    from onebasin.evaluation.distances import aligned_distance
-
-    q0, q1 = opened.posteriors[:2]
-    symmetry = network_symmetry(opened.network, opened.input_shape)
-    score = objective_on(objective, opened.apply, data.train.x[:MATCHED])
-    found = align(q1, to=q0, symmetry=symmetry, objective=score, key=jax.random.key(seed))
-    pair = aligned_distance(q0, q1, found.permutation, symmetry)
-    report = {
-        "objective": objective,
-        "distance_before": found.distance_before,
-        "distance_after": found.distance_after,
-        "squared_distance_of_means": pair.squared,
-        "transpositions": int(pair.transpositions.total),
-        "seconds": found.seconds,
-    }
-    return found.posterior, report
+def first_examples(data: "Dataset", split: SplitName, limit: int | None) -> "Split":
+    """The first `limit` examples of a split, or all."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"--limit is {limit}; use at least one example")
+    return (data.train if split == "train" else data.test).first(limit)
 
 
-def write_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
+def check_new(path: Path | None, *, overwrite: bool) -> None:
+    """Refuse to replace a file, before any work."""
+    if path is not None and path.exists() and not overwrite:
+        raise ValueError(f"{path} exists; give --overwrite to replace it, or name another file")
+
+
+def check_folder(path: Path | None) -> None:
+    """Refuse a file in a folder that does not exist, before any work."""
+    if path is not None and not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder of {path} does not exist; make it first")
+
+
+def check_figure(path: Path | None) -> None:
+    """Refuse the name of a figure that cannot be written, before any work."""
+    from onebasin.figures.style import check_figure_path
+
+    if path is not None:
+        check_figure_path(path)
+
+
+def write_figure(path: Path | None, draw: Callable[[], Any]) -> None:
+    from onebasin.figures.style import save_figure
+
+    if path is not None:
+        save_figure(draw(), path)
+
+
+def write_posterior(
+    path: Path, posterior: "Posterior", header: "Header", *, overwrite: bool, **record: Any
+) -> None:
+    """Save a posterior with the network and provenance of its source, and what was done."""
+    from onebasin.posterior import save
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    provenance = {**header.provenance, **record}
+    save(path, posterior, network=header.network, overwrite=overwrite, **provenance)
+
+
+def print_result(result: Mapping[str, Any], text: str | Sequence[str], *, as_json: bool) -> None:
+    """One JSON object, or text: a string, or parts of one line."""
+    words = text if isinstance(text, str) else "  ".join(text)
+    sys.stdout.write((json.dumps(result) if as_json else words) + "\n")

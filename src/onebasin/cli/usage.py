@@ -1,27 +1,34 @@
 """The help of a command on one screen, and errors in its options in one sentence.
 
-Tyro knows the options; its own help draws boxes, shows both forms of every switch and the
-defaults that say nothing, and takes two screens for what fits on one.
+Tyro parses the options. Its own help draws boxes, shows both forms of every switch and trivial
+defaults, and takes two screens for what fits on one.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import inspect
 import io
 import re
 import shutil
 import textwrap
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import Any, get_type_hints
 
-NAME_WIDTH = 30  # a longer name stands on a line of its own
-LONG_CHOICE = 24  # characters up to which choices stand beside the name
-UNSAID = ("", "None", "False", "True")
+NAME_WIDTH = 30  # a longer name has a line of its own
+LONG_CHOICE = 24  # characters up to which choices are shown beside the name
+TRIVIAL = ("", "None", "False", "True")  # defaults not worth showing
+# A word, or a keyword argument with its value; not a part of a path or of a longer name.
+ARGUMENT = re.compile(
+    r"(set )?(?<![\w/.'=-])(\w+)(=(?:True\b|False\b|'[^']*'|\([^)]*\)|(?=[\s,;.)]|$)))?"
+    r"(?![\w/=-]|\.\w)"
+)
+LAST = ("root", "seed", "figure", "overwrite", "json")  # options that many commands share
 
 
 def help_text(prog: str, command: Any) -> str:
-    """What `prog --help` prints for a dataclass of options, or a dictionary of them by name."""
+    """The help for a dataclass of options, or for a dictionary of them by name."""
     if isinstance(command, dict):
         return _help_of_several(prog, command)
     import tyro
@@ -30,13 +37,12 @@ def help_text(prog: str, command: Any) -> str:
         warnings.simplefilter("ignore", DeprecationWarning)
         parser = tyro.extras.get_parser(command, prog=prog)
     width = min(max(shutil.get_terminal_size().columns, 60), 100)
-    actions = [a for a in parser._actions if a.dest != "help"]
+    actions = sorted((a for a in parser._actions if a.dest != "help"), key=_place)
     rows = [_row(action) for action in actions]
     column = 2 + min(max(len(name) for name, _ in rows), NAME_WIDTH)
     lines = [f"usage: {prog} {' '.join(_needed(actions))}", ""]
-    for paragraph in _description(parser.description or ""):
-        lines += paragraph if paragraph[0].startswith("Example") else _filled(paragraph, width)
-        lines.append("")
+    for paragraph in inspect.cleandoc(parser.description or "").split("\n\n"):
+        lines += [*_filled(paragraph, width), ""]
     for name, text in rows:
         lines += _wrapped(name, text, column, width)
     return "\n".join(lines) + "\n"
@@ -51,19 +57,30 @@ def _help_of_several(prog: str, commands: dict[str, Any]) -> str:
         "",
         *(f"  {name:<{width}}  {text[0]}" for name, text in about.items()),
         "",
-        f"`{prog} {first} --help` shows the options of one.",
+        f"`{prog} {first} --help` shows the options of {first}.",
+        "",
         *(line for line in about[first] if line.startswith("Example")),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _description(text: str) -> list[list[str]]:
-    """Paragraphs as lines."""
-    return [p.splitlines() for p in inspect.cleandoc(text).split("\n\n") if p.strip()]
+def _place(action: argparse.Action) -> int:
+    """Positional arguments come first, options that many commands share come last."""
+    if not action.option_strings:
+        return -2
+    name = action.dest.split(".")[-1]
+    return LAST.index(name) if name in LAST else -1
 
 
-def _filled(paragraph: list[str], width: int) -> list[str]:
-    return textwrap.wrap(" ".join(paragraph), width, break_on_hyphens=False)
+def _filled(paragraph: str, width: int) -> list[str]:
+    if not paragraph.startswith("Example") or len(paragraph) <= width:
+        return textwrap.wrap(paragraph, width, break_on_hyphens=False)
+    # Options stay whole, and the shell takes the lines as one command.
+    kept = re.sub(r" (?!-)", "\0", paragraph)
+    lines = textwrap.wrap(
+        kept, width - 2, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+    )
+    return " \\\n".join(lines).replace("\0", " ").splitlines()
 
 
 def _needed(actions: list[argparse.Action]) -> Iterator[str]:
@@ -82,17 +99,22 @@ def _row(action: argparse.Action) -> tuple[str, str]:
     name = action.option_strings[0]
     if action.nargs == 0:  # a switch: the form that changes something
         name = action.option_strings[1] if default == "True" else name
-        return name, f"Not to {text[:1].lower()}{text[1:]}" if default == "True" else text
+        return name, f"Do not {text[:1].lower()}{text[1:]}" if default == "True" else text
     choices = _choices(action)
     if choices and len(choices) > LONG_CHOICE:
-        text = f"{text.rstrip('.')}: {choices.replace('|', ', ')}."
-    said = "required" if action.required else default
-    return f"{name} {_value(action)}", text if said in UNSAID else f"{text} [{said}]"
+        text = f"{text} One of {choices.replace('|', ', ')}."
+    shown = "required" if action.required else default
+    return f"{name} {_value(action)}", text if shown in TRIVIAL else f"{text} [{shown}]"
 
 
 def _value(action: argparse.Action) -> str:
-    """What is to be given, in one word."""
+    """The placeholder of a value, in one word."""
     choices = _choices(action)
+    if not action.option_strings:
+        name = action.dest.upper()
+        return {"*": f"{name} ...", "+": f"{name} ...", "?": f"[{name}]"}.get(
+            str(action.nargs), name
+        )
     if choices:
         return (
             choices if len(choices) <= LONG_CHOICE else re.split("[._-]", action.dest)[-1].upper()
@@ -102,12 +124,13 @@ def _value(action: argparse.Action) -> str:
 
 
 def _choices(action: argparse.Action) -> str:
-    """The values to choose from, in the order of their definition."""
+    """The possible values, in the order of their definition."""
     found = re.search(r"\{([^{}]*,[^{}]*)\}", str(action.metavar or ""))
     return "|".join(c for c in found[1].split(",") if c != "None") if found else ""
 
 
 def _split_default(text: str) -> tuple[str, str]:
+    text = text.replace("%%", "%")  # argparse would format it
     found = re.fullmatch(r"(.*?)\s*\((?:default: (.*)|required)\)", text, re.DOTALL)
     return (found[1], found[2] or "") if found else (text, "")
 
@@ -122,7 +145,7 @@ def _wrapped(name: str, text: str, column: int, width: int) -> list[str]:
 
 
 def parsed(prog: str, command: Any, arguments: list[str]) -> Any:
-    """The options that the arguments give; a wrong one is a `ValueError` of one sentence."""
+    """The options from the arguments; a wrong one is a `ValueError` of one sentence."""
     import tyro
 
     parse: Any = tyro.extras.subcommand_cli_from_dict if isinstance(command, dict) else tyro.cli
@@ -137,8 +160,8 @@ def parsed(prog: str, command: Any, arguments: list[str]) -> Any:
 
 
 def _sentence(box: str) -> str:
-    """What Tyro says in a box, without the box and without what its help repeats."""
-    # The first line is its title; rules are of hyphens where the terminal has nothing else.
+    """Tyro's message without its box and without what our help repeats."""
+    # The first line is the title; rules are hyphens where the terminal has no other characters.
     lines = [line.strip("│╰╯ ") for line in box.splitlines()[1:]]
     text = "\n".join("" if set(line) <= {"─", "-"} else line for line in lines)
     what, *more = [" ".join(part.split()) for part in re.split(r"\n\n+", text) if part.strip()]
@@ -146,3 +169,34 @@ def _sentence(box: str) -> str:
     others = [s for s in more if s.startswith("Available")]
     hints = [f"did you mean {found[0]}?" for found in meant if found] + others
     return "; ".join([what.replace(" (required)", "").rstrip("."), *hints])
+
+
+def option_names(command: Any) -> set[str]:
+    """The Python names of all options of a command, those of nested dataclasses included."""
+    if isinstance(command, dict):
+        return set().union(*map(option_names, command.values()))
+    names: set[str] = set()
+    for name, kind in get_type_hints(command).items():
+        names |= option_names(kind) if dataclasses.is_dataclass(kind) else {name}
+    return names
+
+
+def in_flags(message: str, names: Collection[str]) -> str:
+    """A message of the library, with its Python arguments written as flags of the shell.
+
+    >>> in_flags("q exists; give overwrite=True to replace it", {"overwrite"})
+    'q exists; give --overwrite to replace it'
+    >>> in_flags("max_sweeps is 0; use starts=('auto', 'random')", {"max_sweeps", "starts"})
+    '--max-sweeps is 0; use --starts auto random'
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        before, name, value = found[1] or "", found[2], found[3]
+        if name not in names or (value is None and "_" not in name):
+            return found[0]
+        words = re.findall(r"[\w-]+", value or "")
+        if words == ["False"]:
+            return f"drop --{name.replace('_', '-')}"
+        return " ".join([f"{before}--{name.replace('_', '-')}", *words]).removesuffix(" True")
+
+    return ARGUMENT.sub(flag, message)

@@ -16,7 +16,7 @@ from onebasin.trees import PyTree
 
 @dataclass(frozen=True)
 class DescribedNetwork:
-    """A built-in network and the shape of one input: all that `find_symmetry` needs.
+    """A built-in network and the shape of one input: all that tracing it needs.
 
     >>> network = DescribedNetwork(MLP(widths=(4,)), (6,))
     >>> network.shapes["Dense_0"]["kernel"].shape
