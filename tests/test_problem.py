@@ -143,7 +143,7 @@ class WithStatistics(nn.Module):
             "one output per target",
         ),
         (lambda: Problem.from_network(WithStatistics(), (X, LABELS)), "batch_stats"),
-        (lambda: Problem.from_network(object(), (X, LABELS)), "no Flax Linen module"),
+        (lambda: Problem.from_network(object(), (X, LABELS)), "object is not a Flax Linen module"),
     ],
 )
 def test_what_a_problem_refuses(make, message):

@@ -1,7 +1,7 @@
 """OneBasin: move posteriors of Bayesian neural networks into one basin.
 
-The public names are listed once, in `__init__.pyi`, and are looked up when first used, so that
-importing the package (and `onebasin --help`) stays quick.
+The public names are listed once, in `__init__.pyi`, and are imported on first use, so that
+`import onebasin` and `onebasin --help` are fast.
 """
 
 import lazy_loader

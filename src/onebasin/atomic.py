@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and what a killed process leaves of them."""
+"""Files that appear whole or not at all, and removal of what killed processes leave."""
 
 import os
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, write: Callable[[str], object]) -> None:
-    """Let `write` fill a file beside `path`, flush it to disk, then rename it into place.
+    """Let `write` fill a temporary file, flush it to disk, and rename it to `path`.
 
-    The file is filled in a folder of its own, `.<name>.<random>.part`: writers such as safetensors
-    put further temporary files beside the one they were given, under names of their own, and a
-    process killed at that moment would leave them where nobody could tell whose they are.
+    The file is written in a folder of its own, `.<name>.<random>.part`, because writers such as
+    safetensors create temporary files beside it, under arbitrary names. `sweep_parts` can then
+    remove everything that a killed process leaves.
     """
     folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
     try:
@@ -21,7 +21,7 @@ def write_atomically(path: Path, write: Callable[[str], object]) -> None:
         write(str(part))
         with open(part, "rb") as file:
             os.fsync(file.fileno())
-        # Some writers make private files; the result gets the permissions any new file would have.
+        # Some writers create private files; give the result the permissions of any new file.
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(part, 0o666 & ~mask)
@@ -31,9 +31,9 @@ def write_atomically(path: Path, write: Callable[[str], object]) -> None:
 
 
 def sweep_parts(path: Path) -> None:
-    """Remove what killed processes left beside `path` when they were writing it.
+    """Remove what killed processes left while writing `path`.
 
-    For whoever knows that nobody else is writing it now, as a fit does.
+    Call it only if no other process is writing `path`.
     """
     ours = re.compile(re.escape(f".{path.name}.") + r"[^.]+\.part")
     for part in path.parent.iterdir():

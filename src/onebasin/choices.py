@@ -1,7 +1,7 @@
-"""The names by which things are chosen, in Python and in the shell.
+"""The names that arguments and flags accept.
 
-Each is written here once; functions check against it and the command line lists it. This module
-imports nothing, so that help and mistakes in flags are instant.
+Each is defined once: functions check against it and the command line lists it. This module imports
+nothing heavy, so that help and errors about flags are instant.
 """
 
 from typing import Literal, TypeAlias, get_args
@@ -30,7 +30,7 @@ PresetName: TypeAlias = Literal["toy", "cpu", "paper"]
 
 
 def check_choice(value: object, choices: object, what: str) -> None:
-    """Refuse a value that is not among the choices of one of the types above.
+    """Refuse a value that is not among the choices of a Literal type.
 
     >>> check_choice("w3", WeightObjective, "objective")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Sub-keys by name: stable between processes, unlike `hash`."""
+"""Random keys: sub-keys by name, the same in every process, and a check."""
 
 import zlib
 
@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 
 def subkey(key: jax.Array, name: str) -> jax.Array:
-    """The key that belongs to one purpose, e.g. `subkey(key, "init")`."""
+    """The sub-key for one purpose, e.g. `subkey(key, "init")`."""
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def check_key(key: jax.Array) -> jax.Array:
-    """A single key (typed, or raw uint32 data), as a typed key."""
+    """A single key, typed or raw uint32 data, as a typed key."""
     if not isinstance(key, jax.Array):
         raise ValueError(f"key must be a JAX random key such as jax.random.key(0), got {key!r}")
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):

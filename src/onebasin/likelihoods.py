@@ -1,6 +1,6 @@
-"""What is observed given a network's outputs: log p(y | outputs), checked before any compute.
+"""Likelihoods: log p(y | outputs) of a network, with checks of targets and outputs.
 
-A likelihood is a small frozen value, so that it can be compared, hashed and written into a file.
+A likelihood is a small frozen value that can be compared, hashed and written to a file.
 """
 
 import math
@@ -14,43 +14,45 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onebasin.choices import LikelihoodName, check_choice
+from onebasin.trees import PyTree
 
 LOG_2PI = math.log(2 * math.pi)
 
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """log p(y | outputs), what is shown beside it, and which targets and outputs it takes."""
+    """The contract of a likelihood: log p(y | outputs), a score, and checks."""
 
     name: ClassVar[str]
     classifies: ClassVar[bool]
     """Whether outputs are logits, so that accuracy and class probabilities are defined."""
     score_name: ClassVar[str]
-    """The name of what `score` gives."""
+    """The name of the score."""
 
     def __call__(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
         """log p(y | outputs) of every example, [batch]."""
         ...
 
     def score(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
-        """What is shown beside the loss for every example, [batch]."""
+        """The score of every example, shown beside the loss, [batch]."""
         ...
 
     def targets(self, y: ArrayLike) -> np.ndarray:
-        """The targets in the type the likelihood needs, or an error that says what is wrong."""
+        """The targets in the type the likelihood needs; targets of the wrong kind are refused."""
         ...
 
     def check_outputs(self, shape: tuple[int, ...], y: np.ndarray) -> None:
-        """Refuse outputs of a shape [batch, ...] that do not fit the targets."""
+        """Refuse outputs of a `shape` [batch, ...] that does not match the targets."""
         ...
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """Integer labels; outputs are logits [batch, classes].
+    """log p(y | z) = log softmax(z)_y for integer labels y and logits z [batch, classes].
 
-    >>> Categorical()(jnp.zeros((1, 4)), jnp.array([2])).item()  # log ¼
-    -1.3862943649291992
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> round(ob.likelihoods.Categorical()(jnp.zeros((1, 4)), jnp.array([2])).item(), 4)  # log ¼
+    -1.3863
     """
 
     name: ClassVar[str] = "categorical"
@@ -61,7 +63,7 @@ class Categorical:
         return jnp.take_along_axis(jax.nn.log_softmax(outputs), y[:, None], axis=-1)[:, 0]
 
     def score(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
-        """One for a hit, zero for a miss."""
+        """One if the largest logit is that of the label, else zero."""
         return (jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype)
 
     def targets(self, y: ArrayLike) -> np.ndarray:
@@ -79,10 +81,15 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Real targets with independent noise of one standard deviation around the outputs.
+    """log p(y | f) = Σ log N(y; f, noise_std²) for real targets, summed over the outputs.
 
-    >>> Gaussian(noise_std=2.0)(jnp.zeros((1, 1)), jnp.zeros((1, 1))).item()  # -log 2√(2π)
-    -1.6120857000350952
+    Args:
+      noise_std: the standard deviation of the observation noise.
+
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> log_p = ob.likelihoods.Gaussian(noise_std=2.0)
+    >>> round(log_p(jnp.zeros((1, 1)), jnp.zeros((1, 1))).item(), 4)  # −log 2√(2π)
+    -1.6121
     """
 
     noise_std: float = 1.0
@@ -99,13 +106,13 @@ class Gaussian:
         return log_density.reshape(len(y), -1).sum(-1)
 
     def score(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
-        """The squared error, averaged over the targets of an example."""
+        """The squared error, averaged over the outputs."""
         return ((outputs.reshape(y.shape) - y) ** 2).reshape(len(y), -1).mean(-1)
 
     def targets(self, y: ArrayLike) -> np.ndarray:
         values = np.asarray(y)
         if not np.issubdtype(values.dtype, np.number) or not np.isfinite(values).all():
-            raise ValueError("y must hold finite numbers for the Gaussian likelihood")
+            raise ValueError("the Gaussian likelihood needs finite real targets; clean y first")
         return values.astype(np.float64 if values.dtype == np.float64 else np.float32)
 
     def check_outputs(self, shape: tuple[int, ...], y: np.ndarray) -> None:
@@ -118,7 +125,13 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Custom:
-    """A caller's own `log_likelihood(outputs, y) -> [batch]`."""
+    """A likelihood given as a function `log_likelihood(outputs, y) -> [batch]`.
+
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> poisson = ob.likelihoods.Custom(lambda f, y: (y * f - jnp.exp(f))[:, 0])  # up to log y!
+    >>> poisson(jnp.zeros((2, 1)), jnp.array([[0], [3]])).tolist()
+    [-1.0, -1.0]
+    """
 
     function: Callable[[jax.Array, jax.Array], jax.Array]
     name: ClassVar[str] = "custom"
@@ -148,7 +161,7 @@ NAMED: dict[str, type[Categorical] | type[Gaussian]] = {
 
 
 def likelihood_of(given: LikelihoodLike) -> Likelihood:
-    """A likelihood from its name, from a value, or from a function of (outputs, y)."""
+    """A likelihood from a name, a likelihood, or a function of (outputs, y)."""
     if isinstance(given, Likelihood):
         return given
     if callable(given):
@@ -158,18 +171,18 @@ def likelihood_of(given: LikelihoodLike) -> Likelihood:
 
 
 def settings_of(likelihood: Likelihood) -> dict[str, Any]:
-    """The likelihood as a file keeps it; a caller's function only by its name."""
+    """The likelihood as a JSON value; a custom function is recorded only as "custom"."""
     own = asdict(likelihood) if isinstance(likelihood, Categorical | Gaussian) else {}
     return {"name": likelihood.name, **own}
 
 
-def check_output(outputs: Any, batch: int) -> tuple[int, ...]:
-    """The shape of what a network returns, which must be one array, batch first."""
-    shape = getattr(outputs, "shape", None)
-    if shape is None or shape[:1] != (batch,):
+def check_output(outputs: PyTree, batch: int) -> tuple[int, ...]:
+    """The shape of the outputs of a network, which must be one array, batch first."""
+    shape = jax.tree.map(lambda leaf: leaf.shape, outputs)
+    if not jax.tree_util.all_leaves([outputs]) or shape[:1] != (batch,):
         raise ValueError(
-            f"apply(params, x) returned {jax.tree.map(lambda o: o.shape, outputs)} for a batch of "
-            f"{batch}; it must return one array, batch first"
+            f"apply(params, x) returned {shape} for a batch of {batch}; "
+            "it must return one array, batch first"
         )
     return shape
 
@@ -177,7 +190,7 @@ def check_output(outputs: Any, batch: int) -> tuple[int, ...]:
 def check_logits(shape: tuple[int, ...]) -> int:
     """The number of classes of logits [batch, classes]."""
     if len(shape) != 2:
-        raise ValueError(f"apply returned shape {shape}; logits need the shape [batch, classes]")
+        raise ValueError(f"apply returned shape {shape}; logits must have shape [batch, classes]")
     return shape[1]
 
 
@@ -194,6 +207,6 @@ def check_classes(y: ArrayLike, classes: int) -> np.ndarray:
 
 
 def check_positive(value: object, name: str) -> None:
-    """Refuse what is not a finite number above zero."""
+    """Refuse a value that is not a positive, finite number."""
     if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be a positive number, got {value!r}")

@@ -1,18 +1,19 @@
-"""A Bayesian inference problem: network, data, likelihood and prior give a log posterior.
+"""A Bayesian inference problem: network, data, likelihood and prior define a log posterior.
 
-The scaling is fixed here and documented in docs/scaling.md: everything is *summed* over the
-training set; only what is printed is a mean per example.
+Log densities are *sums* over the training set; only displayed quantities are means per example. See
+docs/scaling.md.
 """
 
 import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from onebasin.data.examples import TrainingData, training_examples
 from onebasin.likelihoods import (
@@ -25,16 +26,23 @@ from onebasin.likelihoods import (
     settings_of,
 )
 from onebasin.networks import KINDS, Apply, Network, NetworkLike, to_config
-from onebasin.trees import PyTree, first_difference, leaves_by_path, num_parameters, shapes_by_path
+from onebasin.trees import (
+    PyTree,
+    first_difference,
+    leaves_by_path,
+    num_parameters,
+    shapes_by_path,
+    with_leaves,
+)
 
 NO_STATE = (
-    "{} keeps state besides its params ({}), and running statistics are not fitted; "
+    "{} keeps state besides its params ({}), and running statistics cannot be fitted; "
     "use a normalisation without them, such as filter response normalisation"
 )
 
 
 class Batch(NamedTuple):
-    """Examples and targets; `weight` (one number per example) counts padding as nothing."""
+    """Examples, targets and, where a batch is padded, weights (0 for padding)."""
 
     x: jax.Array
     y: jax.Array
@@ -43,20 +51,23 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """log p(θ | data) = (ρ/T) Σᵢ log p(yᵢ | f(xᵢ; θ)) + log N(θ; 0, v) + const.
+    """The posterior to infer.
+
+    log p(θ | data) = (ρ/T) Σᵢ log p(yᵢ | f(xᵢ; θ)) + log N(θ; 0, v) + const.
 
     Args:
       apply: `apply(params, x) -> outputs`, batch first; logits for the categorical likelihood.
-      init: `init(key) -> params`, where a fit starts.
+      init: `init(key) -> params`, the starting point of a fit.
       data: a data set with `.train`, a split with `.x` and `.y`, or a pair (x, y).
-      likelihood: "categorical" (integer labels), "gaussian" (real targets), or a value from
-        `onebasin.likelihoods` such as `Gaussian(noise_std=0.1)`.
+      likelihood: "categorical" (integer labels), "gaussian" (real targets), a value from
+        `onebasin.likelihoods` such as `Gaussian(noise_std=0.1)`, or a function
+        `log_likelihood(outputs, y) -> [batch]`.
       prior_variance: v, one number, or one per leaf: a mapping from key paths such as
         "Dense_0/kernel", or a tree like params.
-      temperature: T, divides the log likelihood; 1 is the Bayesian posterior.
+      temperature: T, which divides the log likelihood; 1 gives the Bayesian posterior.
       augmentation: ρ, the factor by which data augmentation raises the effective number of
         examples; 1 without augmentation.
-      network: a JSON-able description of the network, kept in the files that fits write.
+      network: a config of the network, serialisable as JSON, kept in the files that fits write.
 
     >>> import onebasin as ob
     >>> data = ob.load_dataset("digits")
@@ -72,18 +83,19 @@ class Problem:
     temperature: float = 1.0
     augmentation: float = 1.0
     network: dict[str, Any] | None = None
-    x: np.ndarray = field(init=False, repr=False)
-    y: np.ndarray = field(init=False, repr=False)
-    shapes: PyTree = field(init=False, repr=False)
-    flops: float = field(init=False, repr=False)
-    log_likelihood: Likelihood = field(init=False, repr=False)
+    x: np.ndarray = field(init=False)
+    y: np.ndarray = field(init=False)
+    shapes: PyTree = field(init=False)
+    flops: float = field(init=False)
+    log_likelihood: Likelihood = field(init=False)
     """`log_likelihood(outputs, y)` is log p(y | outputs) of every example."""
-    _prior: PyTree = field(init=False, repr=False)
+    prior_variances: PyTree = field(init=False)
+    """One number per leaf of params."""
 
     def __post_init__(self) -> None:
         likelihood = likelihood_of(self.likelihood)
-        for name in ("temperature", "augmentation"):
-            check_positive(getattr(self, name), name)
+        check_positive(self.temperature, "temperature")
+        check_positive(self.augmentation, "augmentation")
         x, y = training_examples(self.data)
         shapes = jax.eval_shape(self.init, jax.random.key(0))
         derived = {
@@ -91,7 +103,7 @@ class Problem:
             "x": x,
             "y": likelihood.targets(y),
             "shapes": shapes,
-            "_prior": _prior_tree(self.prior_variance, shapes),
+            "prior_variances": _prior_tree(self.prior_variance, shapes),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -104,20 +116,25 @@ class Problem:
         )
 
     @classmethod
-    def from_network(cls, net: Any, data: Any, **options: Any) -> "Problem":
-        """The problem of fitting a Flax Linen module; `options` are the fields of `Problem`.
+    def from_network(
+        cls, net: nn.Module | Network, data: TrainingData, **options: Any
+    ) -> "Problem":
+        """The problem of fitting a Flax Linen module or a `Network`.
 
-        `params` is the module's inner dictionary, without Flax's collection name. A `Network` from
-        one of the adapters is taken too; every fit of it starts from its own params.
+        Args:
+          net: a module, whose `params` are the contents of its collection "params"; or a `Network`
+            from an adapter, in which case every fit starts from its params.
+          data: as in `Problem`.
+          options: further fields of `Problem`.
         """
         if isinstance(net, Network):
             if net.state is not None:
                 raise ValueError(NO_STATE.format("the network", "state"))
             start = net.params
             return cls(apply=net.apply, init=lambda key: start, data=data, **options)  # noqa: ARG005
-        if not (hasattr(net, "init") and hasattr(net, "apply")):
+        if not isinstance(net, nn.Module):
             raise ValueError(
-                f"{type(net).__name__} is no Flax Linen module; for any other network "
+                f"{type(net).__name__} is not a Flax Linen module; for any other network "
                 "give its functions: Problem(apply=..., init=..., data=...)"
             )
         x, _ = training_examples(data)
@@ -131,28 +148,25 @@ class Problem:
             return net.init(key, one)["params"]
 
         def apply(params: PyTree, x: jax.Array) -> jax.Array:
-            return net.apply({"params": params}, x)
+            return cast(jax.Array, net.apply({"params": params}, x))
 
-        return cls(apply=apply, init=init, data=data, **{"network": _config(net, x), **options})
+        config = to_config(net, x.shape[1:]) if type(net) in KINDS.values() else None
+        return cls(apply=apply, init=init, data=data, **{"network": config, **options})
 
     @property
     def num_examples(self) -> int:
+        """The number of training examples."""
         return len(self.x)
 
     @property
     def likelihood_scale(self) -> float:
-        """ρ/T, the weight of the summed log likelihood against the prior."""
+        """ρ/T, the weight of the summed log likelihood relative to the prior."""
         return self.augmentation / self.temperature
-
-    @property
-    def prior_variances(self) -> PyTree:
-        """One number per leaf of params."""
-        return self._prior
 
     def summed_log_likelihood(
         self, params: PyTree, batch: Batch
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """(ρ/T) Σ log p over the *batch*, and per-example means of what is shown."""
+        """(ρ/T) Σ log p over the *batch*, and the displayed means per example."""
         outputs = self.apply(params, batch.x)
         log_p = self.log_likelihood(outputs, batch.y)
         score = self.log_likelihood.score(outputs, batch.y)
@@ -168,27 +182,29 @@ class Problem:
         terms = jax.tree.map(
             lambda leaf, v: -0.5 * (jnp.sum(leaf**2) / v + leaf.size * math.log(2 * math.pi * v)),
             params,
-            self._prior,
+            self.prior_variances,
         )
         return jax.tree.reduce(jnp.add, terms)
 
-    def log_posterior(self, params: PyTree, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def log_posterior(
+        self, params: PyTree, batch: Batch | tuple[Any, Any]
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The log posterior up to a constant, with the batch scaled up to the whole data set.
 
-        Unbiased when the batch is drawn uniformly; exact when it is all the data.
+        It is unbiased for a uniformly drawn batch and exact for the whole data set.
         """
-        batch = Batch(*batch)
+        batch = batch if isinstance(batch, Batch) else Batch(*batch)
         log_likelihood, aux = self.summed_log_likelihood(params, batch)
         count = len(batch.x) if batch.weight is None else batch.weight.sum()
         scale = self.num_examples / count
         return scale * log_likelihood + self.log_prior(params), aux
 
     def fingerprint(self) -> dict[str, Any]:
-        """What a checkpoint keeps to tell whether it belongs to this problem."""
+        """A description by which a checkpoint recognises its problem."""
         digest = hashlib.sha256()
         for array in (self.x, self.y):
             digest.update(np.ascontiguousarray(array).data)
-        prior = {name: float(v) for name, v in leaves_by_path(self._prior).items()}
+        prior = {name: float(v) for name, v in leaves_by_path(self.prior_variances).items()}
         return {
             "likelihood": settings_of(self.log_likelihood),
             "temperature": self.temperature,
@@ -201,7 +217,7 @@ class Problem:
         }
 
     def _check_network(self) -> float:
-        """Refuse outputs that do not fit the targets; returns forward flops per example."""
+        """Refuse outputs that do not match the targets; returns forward flops per example."""
         count = min(2, len(self.x))
         x = jax.ShapeDtypeStruct((count, *self.x.shape[1:]), jnp.asarray(self.x[:0]).dtype)
         lowered = jax.jit(self.apply).lower(self.shapes, x)
@@ -212,34 +228,27 @@ class Problem:
 
 
 def likelihood_for(network: NetworkLike, given: LikelihoodLike | None) -> Likelihood:
-    """The likelihood that was given, else the problem's own, else the categorical one."""
+    """The given likelihood, else that of the problem, else the categorical one."""
     if given is None:
         return network.log_likelihood if isinstance(network, Problem) else Categorical()
     return likelihood_of(given)
 
 
-def _prior_tree(given: Any, shapes: PyTree) -> PyTree:
-    names = list(leaves_by_path(shapes))
-    if not names:
+def _prior_tree(given: float | Mapping[str, float] | PyTree, shapes: PyTree) -> PyTree:
+    """One variance per leaf, from one number, a mapping from key paths or a tree."""
+    expected = dict.fromkeys(leaves_by_path(shapes), ())
+    if not expected:
         raise ValueError("init(key) returned no arrays; a network needs at least one parameter")
     by_path: dict[str, Any]
     if np.isscalar(given):
-        by_path = dict.fromkeys(names, given)
-    elif isinstance(given, Mapping) and all(k in names for k in given):
+        by_path = dict.fromkeys(expected, given)
+    elif isinstance(given, Mapping) and all(name in expected for name in given):
         by_path = dict(given)
     else:
         by_path = leaves_by_path(given)
-    missing = first_difference(
-        dict.fromkeys(names, ()), {k: np.shape(v) for k, v in by_path.items()}
-    )
-    if missing:
-        raise ValueError(f"prior_variance must give one number for every leaf: {missing}")
+    difference = first_difference(expected, {k: np.shape(v) for k, v in by_path.items()})
+    if difference:
+        raise ValueError(f"prior_variance must give one number for every leaf: {difference}")
     for name, value in by_path.items():
         check_positive(float(value), f"prior_variance of '{name}'")
-    values = [float(by_path[name]) for name in names]
-    return jax.tree.unflatten(jax.tree.structure(shapes), values)
-
-
-def _config(net: Any, x: np.ndarray) -> dict[str, Any] | None:
-    """The JSON-able config of one of OneBasin's own networks; None for any other module."""
-    return to_config(net, x.shape[1:]) if type(net) in KINDS.values() else None
+    return with_leaves(shapes, {name: float(value) for name, value in by_path.items()})

@@ -1,7 +1,7 @@
-"""How far a long computation has come: a bar on a terminal or in a notebook, lines elsewhere.
+"""Progress of long computations: a bar on a terminal or in a notebook, plain lines elsewhere.
 
-Every function that may take more than two seconds has one argument for this, `progress`: a style,
-or a function that is called with what is being done, how much of it is done, and out of how much.
+Every function that may take more than two seconds has an argument `progress`: a style, or a
+function that is called with the name of the task, the number of steps done, and their total.
 """
 
 import shutil
@@ -9,33 +9,37 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 ProgressStyle: TypeAlias = Literal["auto", "bar", "plain", "silent"]
 Callback: TypeAlias = Callable[[str, int, int], None]
 Progress: TypeAlias = ProgressStyle | Callback
 """A style, or a function of (what, done, total)."""
 
-DELAY = 2.0  # seconds before the first sign, unless there are figures to show
+DELAY = 2.0  # seconds before the first output, unless there are figures to show
 INTERVAL = 5.0  # seconds between two plain lines
 
 
 class Reporter:
-    """What a computation reports to: `report(what, done, total, figures)`.
+    """Receives the progress of a computation: `report(what, done, total, figures)`.
 
-    A reporter is a `Callback`, so it can be passed on as the `progress` of an inner function.
+    A reporter is a `Callback`, so it can be passed as the `progress` of an inner function.
     """
 
     def __call__(self, what: str, done: int, total: int, figures: str = "") -> None:
         del what, done, total, figures
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
 
 @contextmanager
 def reporting(progress: Progress) -> Iterator[Reporter]:
-    """The reporter that `progress` asks for, closed at the end.
+    """The reporter for `progress`, closed on exit.
 
     >>> seen = []
     >>> with reporting(lambda what, done, total: seen.append((what, done, total))) as report:
@@ -55,7 +59,7 @@ def reporting(progress: Progress) -> Iterator[Reporter]:
 
 
 def check_progress(progress: object) -> None:
-    """Refuse what is neither a style nor a function, before any work is done."""
+    """Refuse a value that is neither a style nor a function, before any work is done."""
     if not callable(progress) and progress not in get_args(ProgressStyle):
         styles = ", ".join(repr(style) for style in get_args(ProgressStyle))
         raise ValueError(f"progress must be one of {styles} or a function, got {progress!r}")
@@ -84,7 +88,7 @@ def _in_notebook() -> bool:
 
 
 class _Forward(Reporter):
-    """Hands everything but the figures to the caller's own function."""
+    """Calls the function of the user, without the figures."""
 
     def __init__(self, callback: Callback) -> None:
         self.callback = callback
@@ -100,14 +104,13 @@ class _Lines(Reporter):
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.last = -INTERVAL
-        self.first: dict[str, tuple[float, int]] = {}  # when and where each `what` began
+        self.first: dict[str, tuple[float, int]] = {}  # time and step at which each task began
 
     def __call__(self, what: str, done: int, total: int, figures: str = "") -> None:
         now = time.monotonic() - self.began
         since, start = self.first.setdefault(what, (now, done))
-        ended = done >= total and (bool(figures) or now >= DELAY)
-        due = now - self.last >= INTERVAL and (bool(figures) or now >= DELAY)
-        if not (ended or due):
+        due = done >= total or now - self.last >= INTERVAL
+        if not due or not (figures or now >= DELAY):
             return
         self.last = now
         left = (now - since) / max(done - start, 1) * (total - done)
@@ -117,12 +120,12 @@ class _Lines(Reporter):
 
 
 class _Bar(Reporter):
-    """Rich's bar, also in a notebook's cell; one task at a time."""
+    """A progress bar of Rich, also in notebooks; one task at a time."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        self.bar: Any = None
-        self.task: Any = None
+        self.bar: RichProgress | None = None
+        self.task: TaskID | None = None
         self.what = ""
 
     def __call__(self, what: str, done: int, total: int, figures: str = "") -> None:
@@ -131,7 +134,7 @@ class _Bar(Reporter):
                 return
             self.bar = _rich_bar()
             self.bar.start()
-        if what != self.what:
+        if self.task is None or what != self.what:
             if self.task is not None:
                 self.bar.remove_task(self.task)
             self.what, self.task = what, self.bar.add_task(what, total=total, figures="")
@@ -142,24 +145,18 @@ class _Bar(Reporter):
             self.bar.stop()
 
 
-def _rich_bar() -> Any:
+def _rich_bar() -> "RichProgress":
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
     from rich.table import Column
 
-    # What must be read comes first; on a narrow terminal the figures are cut, not the time.
-    return Progress(
-        TextColumn("{task.description}"),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        BarColumn(bar_width=12),
-        TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, ratio=1)),
+    # A narrow terminal cuts the last column: the figures, not the time.
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+        progress.BarColumn(bar_width=12),
+        progress.TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, ratio=1)),
         console=Console(stderr=True),
         expand=True,
     )

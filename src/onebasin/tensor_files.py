@@ -1,8 +1,8 @@
-"""Tensors on disk with a JSON header: the one place that reads and writes safetensors files.
+"""Reads and writes safetensors files: named tensors and a header of names and texts.
 
-A file appears whole or not at all. Its header is a mapping from names to text; the values that
-are structured are JSON. Draws that are larger than memory are mapped instead of read, and a file
-of known size can be laid out first and filled through the map.
+A file appears whole or not at all. Structured values of the header are JSON. Draws larger than
+memory are mapped instead of read, and a file of known size can be allocated first and filled
+through memory maps.
 """
 
 import json
@@ -11,9 +11,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -23,24 +24,24 @@ from onebasin.trees import first_non_finite
 Pathlike: TypeAlias = str | os.PathLike[str]
 DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64"}
 CODES = {name: code for code, name in DTYPES.items()}
-LENGTH_BYTES = 8  # in front of the JSON header: its length, little-endian
-ALIGNMENT = 64  # of the first tensor, so that maps are aligned
+LENGTH_BYTES = 8  # before the JSON header: its length, little-endian
+ALIGNMENT = 64  # of the first tensor
 
 
 class TensorFileError(ValueError):
-    """A file that cannot be read as what it should be, or that will not be written."""
+    """A file that cannot be read or that must not be written."""
 
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """What a file says of itself before any tensor is read."""
+    """The header of a file: texts by name, and the shapes of the tensors."""
 
     path: Path
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str] = field(repr=False)
     shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
 
     def json(self, name: str) -> Any:
-        """One entry of the header, decoded."""
+        """An entry of the header, decoded from JSON."""
         try:
             return json.loads(self.metadata[name])
         except (KeyError, json.JSONDecodeError) as error:
@@ -48,7 +49,7 @@ class TensorHeader:
 
 
 def check_new(path: Pathlike, *, overwrite: bool) -> Path:
-    """The path of a file that may be written, or an error before any work is done."""
+    """The path of a file that may be written; call it before any work is done."""
     path = Path(path)
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists; give overwrite=True to replace it")
@@ -57,8 +58,8 @@ def check_new(path: Pathlike, *, overwrite: bool) -> Path:
     return path
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Any], header: Mapping[str, str]) -> None:
-    """Write tensors and header; NaN and infinity are refused."""
+def write_tensors(path: Path, tensors: Mapping[str, ArrayLike], header: Mapping[str, str]) -> None:
+    """Write tensors and a header; NaN and infinity are refused."""
     arrays = {name: np.ascontiguousarray(a).reshape(np.shape(a)) for name, a in tensors.items()}
     bad = first_non_finite(arrays)
     if bad:
@@ -67,7 +68,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Any], header: Mapping[str, s
 
 
 def read_tensors(path: Pathlike) -> tuple[TensorHeader, dict[str, np.ndarray]]:
-    """The header and every tensor; NaN and infinity are refused."""
+    """The header and all tensors; NaN and infinity are refused."""
     header = read_tensor_header(path)
     with _opened(header.path) as file:
         try:
@@ -81,7 +82,7 @@ def read_tensors(path: Pathlike) -> tuple[TensorHeader, dict[str, np.ndarray]]:
 
 
 def read_tensor_header(path: Pathlike) -> TensorHeader:
-    """The header alone."""
+    """The header of a file, without its tensors."""
     path = Path(path)
     if path.is_dir():
         raise TensorFileError(f"{path} is a folder; name a file")
@@ -92,7 +93,7 @@ def read_tensor_header(path: Pathlike) -> TensorHeader:
         return TensorHeader(path, file.metadata() or {}, shapes)
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path) -> safe_open:
     try:
         return safe_open(path, framework="numpy")
     except (SafetensorError, OSError) as error:
@@ -101,8 +102,8 @@ def _opened(path: Path) -> Any:
         ) from None
 
 
-def to_json(value: Any, what: str) -> str:
-    """A value as an entry of a header."""
+def to_json(value: object, what: str) -> str:
+    """A value as JSON, for an entry of a header."""
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -110,7 +111,7 @@ def to_json(value: Any, what: str) -> str:
 
 
 def finite(value: Any) -> Any:
-    """NaN and infinity as None: JSON has neither."""
+    """Replace NaN and infinity by None, since JSON has neither."""
     if isinstance(value, dict):
         return {k: finite(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -119,7 +120,7 @@ def finite(value: Any) -> Any:
 
 
 def map_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Every tensor as a read-only memory map: only what is looked at takes memory."""
+    """All tensors as read-only memory maps."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         entries = json.loads(file.read(length))
@@ -133,7 +134,9 @@ def map_tensors(path: Path) -> dict[str, np.ndarray]:
     return _maps(path, entries, LENGTH_BYTES + length, "r")
 
 
-def _maps(path: Path, entries: Mapping[str, Any], start: int, mode: Any) -> dict[str, np.ndarray]:
+def _maps(
+    path: Path, entries: Mapping[str, Any], start: int, mode: Literal["r", "r+"]
+) -> dict[str, np.ndarray]:
     return {
         name: np.memmap(
             path,
@@ -147,10 +150,10 @@ def _maps(path: Path, entries: Mapping[str, Any], start: int, mode: Any) -> dict
 
 
 class GrowingFile:
-    """A file laid out for tensors of known shapes, filled through memory maps.
+    """A file allocated for tensors of known shapes and filled through memory maps.
 
-    The header is written last, into `room` bytes that were kept for it; until then the file is
-    not a whole safetensors file.
+    The header gets `room` bytes besides the layout. Until it is written, the file is not a valid
+    safetensors file.
     """
 
     def __init__(
@@ -159,7 +162,7 @@ class GrowingFile:
         self.path = path
         self.entries: dict[str, Any] = {}
         offset = 0
-        # The widest numbers first, so that every tensor is aligned.
+        # The widest types first, so that every tensor is aligned.
         for name, (shape, dtype) in sorted(layout.items(), key=lambda i: -i[1][1].itemsize):
             size = int(np.prod(shape)) * dtype.itemsize
             self.entries[name] = {
@@ -174,7 +177,7 @@ class GrowingFile:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file is there; an error if it was laid out for other tensors."""
+        """Whether the file exists; an error if it was allocated for other tensors."""
         if not self.path.exists():
             return False
         if self.path.stat().st_size != self.size:
@@ -185,12 +188,12 @@ class GrowingFile:
         return True
 
     def lay_out(self) -> None:
-        """Make the file, full of zeros."""
+        """Create the file, filled with zeros."""
         with open(self.path, "wb") as file:
             file.truncate(self.size)
 
     def maps(self) -> dict[str, np.ndarray]:
-        """Every tensor as a writable memory map."""
+        """All tensors as writable memory maps."""
         return _maps(self.path, self.entries, LENGTH_BYTES + self.length, "r+")
 
     def write_header(self, metadata: Mapping[str, str]) -> None:
@@ -198,8 +201,8 @@ class GrowingFile:
         header = json.dumps({"__metadata__": dict(metadata), **self.entries}).encode()
         if len(header) > self.length:
             raise TensorFileError(
-                f"the header of {self.path} takes {len(header)} bytes and {self.length} were kept "
-                "for it; keep less in the provenance"
+                f"the header of {self.path} takes {len(header)} bytes, but {self.length} are "
+                "reserved for it; shorten the provenance"
             )
         with open(self.path, "r+b") as file:
             file.write(self.length.to_bytes(LENGTH_BYTES, "little") + header.ljust(self.length))

@@ -1,4 +1,4 @@
-"""Naming and checking the leaves of a params tree."""
+"""Trees of arrays: names, shapes and checks of their leaves."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 PyTree: TypeAlias = Any
-"""A tree of arrays as JAX knows them (dictionaries, lists, modules, …); JAX has no type for it."""
+"""A tree of arrays (dictionaries, lists, modules, …); JAX has no type for it."""
 
 
 def leaves_by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
-    """The leaves of a tree under their key paths, in the order of `jax.tree.leaves`.
+    """The leaves of a tree by key path, in the order of `jax.tree.leaves`.
 
     >>> list(leaves_by_path({"b": [1.0, 2.0], "a": 0.0}))
     ['a', 'b/0', 'b/1']
@@ -22,13 +22,13 @@ def leaves_by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -
     if len(named) != len(leaves):
         raise ValueError(
             "two leaves of the params tree have the same key path; "
-            "rename the keys so that joining them by '/' tells the leaves apart"
+            "rename the keys so that their paths, joined by '/', are distinct"
         )
     return named
 
 
 def with_leaves(like: PyTree, by_path: Mapping[str, Any]) -> PyTree:
-    """Arrays named by key path in the containers of `like`.
+    """A tree with the containers of `like` and the arrays of `by_path`.
 
     >>> with_leaves([0.0, {"a": 0.0}], {"1/a": 3.0, "0": 2.0})
     [2.0, {'a': 3.0}]
@@ -38,36 +38,38 @@ def with_leaves(like: PyTree, by_path: Mapping[str, Any]) -> PyTree:
 
 
 def stack_trees(trees: Sequence[PyTree]) -> PyTree:
-    """Trees of one structure as one tree, along a new leading axis of every leaf."""
+    """Stack trees of one structure along a new leading axis of every leaf."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def take_entry(tree: PyTree, index: Any) -> PyTree:
-    """The entries of every leaf's leading axis at an index, a slice or an array of indices."""
+def take_entry(tree: PyTree, index: int | slice | np.ndarray | jax.Array) -> PyTree:
+    """Index the leading axis of every leaf."""
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def add_axis(tree: PyTree) -> PyTree:
-    """Every leaf with a leading axis of length one."""
+    """Add a leading axis of length one to every leaf."""
     return jax.tree.map(lambda leaf: leaf[None], tree)
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-    """One key path as text; the root itself (a params tree that is one array) is `params`."""
+    """A key path as text; the root of a tree that is a single array is `params`."""
     return jax.tree_util.keystr(path, simple=True, separator="/") or "params"
 
 
 def shapes_by_path(tree: PyTree) -> dict[str, tuple[int, ...]]:
+    """The shapes of the leaves by key path."""
     return {name: tuple(np.shape(leaf)) for name, leaf in leaves_by_path(tree).items()}
 
 
 def all_arrays(tree: PyTree) -> bool:
-    """Whether every leaf has a shape: false for the placeholders JAX puts into trees."""
-    return all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(tree))
+    """Whether every leaf is an array or a shape; JAX also puts placeholders into trees."""
+    arrays = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
+    return all(isinstance(leaf, arrays) for leaf in jax.tree.leaves(tree))
 
 
 def check_same_shapes(expected: PyTree, given: PyTree, what: str, lead: int = 0) -> None:
-    """Refuse a tree whose leaves (after `lead` leading axes) are not those of `expected`."""
+    """Refuse a tree whose leaves differ from `expected` in name or shape after `lead` axes."""
     difference = first_difference(shapes_by_path(expected), shapes_by_path(given), lead)
     if difference:
         raise ValueError(f"{what} does not match: {difference}")
@@ -76,7 +78,7 @@ def check_same_shapes(expected: PyTree, given: PyTree, what: str, lead: int = 0)
 def first_difference(
     expected: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]], lead: int = 0
 ) -> str | None:
-    """The first leaf in which two trees differ, as half a sentence, or None."""
+    """A clause that names the first leaf in which two trees differ, or None."""
     for name in expected.keys() | given.keys():
         if name not in given:
             return f"leaf '{name}' is missing"
@@ -84,21 +86,17 @@ def first_difference(
             return f"leaf '{name}' is not expected"
     for name, shape in expected.items():
         if given[name][lead:] != shape or len(given[name]) != lead + len(shape):
-            want = ("n",) * lead + shape
-            return f"leaf '{name}' has shape {given[name]} where {_as_shape(want)} is expected"
+            want = str(("n",) * lead + shape).replace("'", "")
+            return f"leaf '{name}' has shape {given[name]} where {want} is expected"
     return None
 
 
-def _as_shape(shape: tuple[Any, ...]) -> str:
-    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-
-
 def first_non_finite(tree: PyTree) -> str | None:
-    """The first leaf that holds a NaN or an infinity, or None."""
+    """The key path of the first leaf with a NaN or an infinity, or None."""
     for name, leaf in leaves_by_path(tree).items():
         array = np.asarray(leaf)
         if np.issubdtype(array.dtype, np.inexact) or array.dtype.name == "bfloat16":
-            # The sum of a finite array may overflow, so a non-finite sum only asks for a look.
+            # The sum is a fast first test; that of a finite array may overflow.
             with np.errstate(over="ignore", invalid="ignore"):
                 total = array.sum(dtype=np.float64)
             if not np.isfinite(total) and not np.isfinite(array.astype(np.float64)).all():
@@ -113,4 +111,5 @@ def tree_dot(a: PyTree, b: PyTree) -> jax.Array:
 
 
 def num_parameters(tree: PyTree) -> int:
+    """The number of coordinates of all leaves."""
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree))

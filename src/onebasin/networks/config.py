@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from flax import linen as nn
+
 from onebasin.networks.checks import check_counts
 from onebasin.networks.lenet import LeNet
 from onebasin.networks.mlp import MLP
@@ -19,9 +21,7 @@ KINDS = {"MLP": MLP, "LeNet": LeNet, "ResNet20": ResNet20}
 _FLAX_FIELDS = {"parent", "name"}
 
 
-def to_config(
-    network: MLP | LeNet | ResNet20, input_shape: tuple[int, ...] | None = None
-) -> dict[str, Any]:
+def to_config(network: nn.Module, input_shape: tuple[int, ...] | None = None) -> dict[str, Any]:
     """The config of one of our networks.
 
     >>> to_config(MLP(widths=(8,)), (8, 8, 1))["widths"]

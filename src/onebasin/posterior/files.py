@@ -78,12 +78,14 @@ def save(
 ) -> Path:
     """Write a posterior to a safetensors file, which appears whole or not at all.
 
+    Further keyword arguments are kept in the header as provenance; they must be serialisable as
+    JSON.
+
     Args:
       path: the file to write.
       posterior: a `MeanField`, `Samples`, `LowRank` or `Mixture`.
       network: the config of the network, serialisable as JSON.
       overwrite: replace an existing file.
-      provenance: further keyword arguments, serialisable as JSON, which the header keeps.
 
     Returns:
       The path.
