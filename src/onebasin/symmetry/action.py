@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from onebasin.symmetry.layout import Layout, gather_index, moves
+from onebasin.symmetry.layout import Layout, Layouts, gather_index, moves
 from onebasin.trees import PyTree, path_name
 
 BLOCK_BYTES = 1 << 20  # large enough for the GIL to change hands rarely, and still in the cache
@@ -19,10 +19,7 @@ PARALLEL_BYTES = 1 << 20  # below this, threads cost more than they save
 
 
 def move_tree(
-    tree: PyTree,
-    lead: int,
-    layouts: Mapping[str, tuple[Layout, ...]],
-    indices: Mapping[str, np.ndarray],
+    tree: PyTree, lead: int, layouts: Layouts, indices: Mapping[str, np.ndarray]
 ) -> PyTree:
     """Every leaf gathered along its axes by the groups' indices, after `lead` leading axes."""
     if lead == 0 and any(index.ndim == 2 for index in indices.values()):

@@ -26,15 +26,15 @@ from onebasin.symmetry.layout import Fixed as Fixed
 from onebasin.symmetry.layout import Product as Product
 
 
-@dataclass(frozen=True)
-class Uniform:
-    size: int
-
-
 @dataclass(eq=False)
 class Atom:
     size: int
     definition: "Axis | None" = None  # the axis it has been unified with or split into
+
+
+@dataclass(frozen=True)
+class Uniform:
+    size: int
 
 
 Axis: TypeAlias = Union[Atom, Fixed, Uniform, "Product[Axis]", "Concat[Axis]"]

@@ -22,8 +22,8 @@ import numpy as np
 
 from onebasin.networks import Apply
 from onebasin.symmetry.action import move_tree
-from onebasin.symmetry.groups import Group, Layouts, Place, Where
-from onebasin.symmetry.layout import without
+from onebasin.symmetry.groups import Group, Place, Where
+from onebasin.symmetry.layout import Layouts, without
 from onebasin.symmetry.randomised import CannotRun, Randomised
 from onebasin.trees import PyTree
 
@@ -175,8 +175,7 @@ class _Trial:
         self, layouts: tuple[Layouts, Layouts], network: Randomised, seed: list[int]
     ) -> None:
         self.layouts, self.network = layouts, network
-        self.params, self.state, self.reference = network.settle(seed)
-        self.tolerance = network.tolerance(self.params, self.state, self.reference, seed)
+        self.params, self.state, self.reference, self.tolerance = network.settle(seed)
 
     def change(self, indices: Mapping[str, np.ndarray], leaving_out: Place | None = None) -> float:
         """How far a permutation changes the outputs."""

@@ -8,11 +8,10 @@ from typing import Literal, TypeAlias, TypeVar
 import jax
 import numpy as np
 
-from onebasin.symmetry.layout import Layout, Units, describe, occurrences
+from onebasin.symmetry.layout import Layouts, Units, describe, occurrences
 
 Where: TypeAlias = Literal["params", "state"]
 Role: TypeAlias = Literal["incoming", "outgoing", "add", "multiply", "other"]
-Layouts: TypeAlias = Mapping[str, tuple[Layout, ...]]  # key path of a leaf → layout of each axis
 Array = TypeVar("Array", np.ndarray, jax.Array)
 Roles: TypeAlias = Mapping[tuple[str, int], Role]  # (key path of a leaf, axis) → role
 
@@ -96,11 +95,11 @@ class Group:
         return len(set(leaves)) < len(leaves)
 
 
-def find_groups(params_layouts: Layouts, state_layouts: Layouts, roles: Roles) -> tuple[Group, ...]:
+def find_groups(params: Layouts, state: Layouts, roles: Roles) -> tuple[Group, ...]:
     """The groups, in the order of their first places in the layouts."""
     sizes: dict[str, int] = {}
     places: dict[str, list[Place]] = {}
-    trees: dict[Where, Layouts] = {"params": params_layouts, "state": state_layouts}
+    trees: dict[Where, Layouts] = {"params": params, "state": state}
     for where, layouts in trees.items():
         for leaf, axes in layouts.items():
             for axis, layout in enumerate(axes):

@@ -62,6 +62,7 @@ class Concat(Generic[Part]):
 
 
 Layout: TypeAlias = Union[Fixed, Units, "Product[Layout]", "Concat[Layout]"]
+Layouts: TypeAlias = Mapping[str, tuple[Layout, ...]]  # key path of a leaf → layout of each axis
 
 
 def gather_index(layout: Layout, permutations: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -1,6 +1,5 @@
 """A network at random parameters near its own, on which symmetries are checked numerically."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from onebasin.networks import Apply
 from onebasin.trees import PyTree, path_name
 
 # Rounding in double precision, amplified by a deep network, stays many orders below the first
@@ -60,28 +60,27 @@ class Randomised:
     """A network on a few rows of a batch, in double precision or in its own."""
 
     def __init__(
-        self,
-        apply: Callable[..., Any],
-        params: PyTree,
-        x: Any,
-        state: PyTree,
-        *,
-        double: bool,
-        rows: int | None,
+        self, apply: Apply, params: PyTree, x: Any, state: PyTree, *, double: bool, rows: int | None
     ) -> None:
         self.apply, self.double = apply, double
         self.params, self.state = map(_arrays, (params, state))
         self.x = self._rows_of(_arrays(x), rows)
         self._jitted = jax.jit(apply)
 
-    def settle(self, seed: list[int]) -> tuple[PyTree, PyTree, Outputs]:
-        """Random params and state at which the outputs are informative, and those outputs."""
+    def settle(self, seed: list[int]) -> tuple[PyTree, PyTree, Outputs, float]:
+        """Random params and state with informative outputs, those outputs, and a tolerance.
+
+        The tolerance is the change of the outputs that rounding can explain, with a margin.
+        Rounding is about as large as the effect of changing every parameter in its last digit.
+        """
         for strength, signs_kept in ((1.0, False), (0.1, False), (1.0, True)):
             params = self._moved(self.params, seed, strength, signs_kept)
             state = self._moved(self.state, seed, strength, signs_kept=True)
             outputs = self.run(params, state)
             if outputs.informative:
-                return params, state, outputs
+                rounding = self.run(self._nudged(params, seed), state).distance(outputs)
+                tolerance = max(TOLERANCE[self._precision()], 100 * rounding)
+                return params, state, outputs, tolerance
         raise CannotRun(
             "the check cannot run: at randomised parameters the network's outputs are not finite "
             "or all equal; call find_symmetry(..., check=False) and check it another way"
@@ -90,16 +89,6 @@ class Randomised:
     def run(self, params: PyTree, state: PyTree) -> Outputs:
         outputs = jax.tree.leaves(self._jitted(*self._operands(params, state)))
         return Outputs(tuple(_as_real(np.asarray(leaf)) for leaf in outputs if np.size(leaf)))
-
-    def tolerance(
-        self, params: PyTree, state: PyTree, reference: Outputs, seed: list[int]
-    ) -> float:
-        """The change of the outputs that rounding can explain, with a margin.
-
-        Rounding is about as large as the effect of changing every parameter in its last digit.
-        """
-        rounding = self.run(self._nudged(params, seed), state).distance(reference)
-        return max(TOLERANCE[self._precision()], 100 * rounding)
 
     def _nudged(self, params: PyTree, seed: list[int]) -> PyTree:
         """Every parameter changed by about one unit in its last place."""

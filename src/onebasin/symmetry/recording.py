@@ -57,12 +57,7 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        apply: Apply,
-        params: PyTree,
-        x: Any,
-        symmetry: Symmetry,
-        state: PyTree | None = None,
+        self, apply: Apply, params: PyTree, x: Any, symmetry: Symmetry, state: PyTree | None = None
     ) -> None:
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(x)):
             raise ValueError("recording needs a batch of inputs, not only its shape; pass arrays")

@@ -16,7 +16,6 @@ from onebasin.symmetry.groups import Role
 
 ShiftKind: TypeAlias = Literal["add", "multiply"]
 SEVERAL = -1  # the value depends on more than one contraction
-NO_AXES: frozenset[int] = frozenset()
 
 # Primitives after which a value still is its layer's pre-activation, scaled or shifted.
 LINEAR = {
@@ -50,7 +49,7 @@ class Value:
         return Value(tuple(axes), self.leaf, tuple(sources))
 
     def source(self, axis: int) -> frozenset[int]:
-        return self.sources[axis] if self.sources else NO_AXES
+        return self.sources[axis] if self.sources else frozenset()
 
 
 @dataclass
@@ -119,7 +118,7 @@ def common_statistic(values: Sequence[Value]) -> int | None:
     )
 
 
-def with_lineage(value: Value, primitive: str, operands: Sequence[Value]) -> Value:
+def _with_lineage(value: Value, primitive: str, operands: Sequence[Value]) -> Value:
     """The value with the layer of which it is the pre-activation or a statistic."""
     if value.layer is not None:
         return value
@@ -148,7 +147,7 @@ def output_shape(eqn: JaxprEqn, index: int = 0) -> tuple[int, ...]:
     return tuple(getattr(eqn.outvars[index].aval, "shape", ()))  # a token has no shape
 
 
-def without_rule(eqn: JaxprEqn, values: list[Value], trace: Trace) -> list[Value]:
+def fix_all(eqn: JaxprEqn, values: list[Value], trace: Trace) -> list[Value]:
     """Fix all axes; the primitive is noted if this may have cost a symmetry."""
     if any(atoms_in(axis) for value in values for axis in value.axes):
         trace.unknown[eqn.primitive.name] = None
@@ -156,6 +155,16 @@ def without_rule(eqn: JaxprEqn, values: list[Value], trace: Trace) -> list[Value
         for axis in value.axes:
             fix(axis)
     return [Value(fixed_shape(output_shape(eqn, i))) for i in range(len(eqn.outvars))]
+
+
+def follow(eqn: JaxprEqn, operands: list[Value], trace: Trace) -> list[Value]:
+    """What is known of an equation's results, by its rule; results of wrong sizes are not used."""
+    name = eqn.primitive.name
+    results = RULES.get(name, fix_all)(eqn, operands, trace)
+    sizes = [tuple(axis.size for axis in value.axes) for value in results]
+    if sizes != [output_shape(eqn, i) for i in range(len(sizes))]:
+        results = fix_all(eqn, operands, trace)
+    return [_with_lineage(value, name, operands) for value in results]
 
 
 def elementwise(shape: Sequence[int], values: Sequence[Value]) -> tuple[Axis, ...]:

@@ -7,20 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
-from jax.extend.core import JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from onebasin.symmetry.axes import Axis, Fixed, Uniform, fix, fixed_shape, join, resolve
-from onebasin.symmetry.rules import (
-    RULES,
-    Trace,
-    Value,
-    elementwise,
-    output_shape,
-    rule,
-    with_lineage,
-    without_rule,
-)
+from onebasin.symmetry.rules import Trace, Value, elementwise, fix_all, follow, output_shape, rule
 
 # Calls whose body runs once, on the operands of the call, and the parameter that holds the body.
 CALLS = {
@@ -31,23 +21,23 @@ CALLS = {
 }
 
 
-def closed(jaxpr: core.ClosedJaxpr | core.Jaxpr) -> core.ClosedJaxpr:
+def closed(jaxpr: ClosedJaxpr | Jaxpr) -> ClosedJaxpr:
     """A jaxpr with its constants, in whichever form a primitive keeps it."""
-    return jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else core.ClosedJaxpr(jaxpr, ())
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
 
-def body_of(eqn: JaxprEqn) -> core.ClosedJaxpr | None:
+def body_of(eqn: JaxprEqn) -> ClosedJaxpr | None:
     """The body of a call that runs it once, or None."""
     name = eqn.primitive.name
     return closed(eqn.params[CALLS[name]]) if name in CALLS else None
 
 
-def run(jaxpr: core.ClosedJaxpr, values: Sequence[Value], trace: Trace) -> list[Value]:
+def run(jaxpr: ClosedJaxpr, values: Sequence[Value], trace: Trace) -> list[Value]:
     """Follow the axes through every equation of a jaxpr."""
-    known: dict[core.Var, Value] = {}
+    known: dict[Var, Value] = {}
 
-    def read(atom: core.Var | core.Literal) -> Value:
-        return constant(atom.val) if isinstance(atom, core.Literal) else known[atom]
+    def read(atom: Var | Literal) -> Value:
+        return constant(atom.val) if isinstance(atom, Literal) else known[atom]
 
     known.update(zip(jaxpr.jaxpr.constvars, map(constant, jaxpr.consts), strict=True))
     known.update(zip(jaxpr.jaxpr.invars, values, strict=True))
@@ -59,23 +49,13 @@ def run(jaxpr: core.ClosedJaxpr, values: Sequence[Value], trace: Trace) -> list[
             for value in operands:
                 if value.leaf is not None:
                     trace.first_use.setdefault(value.leaf)
-        results = RULES.get(eqn.primitive.name, without_rule)(eqn, operands, trace)
-        if not _fit(results, eqn):
-            results = without_rule(eqn, operands, trace)
+        results = follow(eqn, operands, trace)
         for i, (variable, value) in enumerate(zip(eqn.outvars, results, strict=True)):
             if value.site is None and outer is not None:
                 value = replace(value, site=(*outer, index, -1 - i))
-            known[variable] = with_lineage(value, eqn.primitive.name, operands)
+            known[variable] = value
     trace.path = outer
     return [read(atom) for atom in jaxpr.jaxpr.outvars]
-
-
-def _fit(results: Sequence[Value], eqn: JaxprEqn) -> bool:
-    """Whether a rule's results have the right sizes; the results of a wrong rule are not used."""
-    return all(
-        tuple(axis.size for axis in value.axes) == output_shape(eqn, i)
-        for i, value in enumerate(results)
-    )
 
 
 def constant(array: Any) -> Value:
@@ -95,16 +75,12 @@ def constant(array: Any) -> Value:
 def _call(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
     body = body_of(eqn)
     if body is None or len(body.jaxpr.invars) != len(values):
-        return without_rule(eqn, values, trace)
+        return fix_all(eqn, values, trace)
     return run(body, values, trace)
 
 
 def _loop(
-    body: core.ClosedJaxpr,
-    constants: list[Value],
-    carry: list[Value],
-    per_step: list[Value],
-    trace: Trace,
+    body: ClosedJaxpr, constants: list[Value], carry: list[Value], steps: list[Value], trace: Trace
 ) -> tuple[list[Value], list[Value]]:
     """Follow a loop's body until the carry is the same before and after.
 
@@ -114,7 +90,7 @@ def _loop(
     outer, trace.path = trace.path, None  # arrays inside a loop cannot be recorded
     carry = [Value(value.axes) for value in carry]
     while True:
-        results = run(body, [*constants, *carry, *per_step], trace)
+        results = run(body, [*constants, *carry, *steps], trace)
         after = [
             Value(tuple(join(a, b) for a, b in zip(old.axes, new.axes, strict=True)))
             for old, new in zip(carry, results, strict=False)
@@ -129,22 +105,14 @@ def _loop(
 @rule("scan")
 def _scan(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
     constants, carries = eqn.params["num_consts"], eqn.params["num_carry"]
-    steps = values[constants + carries :]
-    for value in steps:
+    start, stacked = values[constants : constants + carries], values[constants + carries :]
+    for value in stacked:
         fix(value.axes[0])  # the order of the steps matters
-    per_step = [
-        Value(value.axes[1:], value.leaf, value.sources[1:] if value.sources else ())
-        for value in steps
-    ]
-    carry, stacked = _loop(
-        closed(eqn.params["jaxpr"]),
-        values[:constants],
-        values[constants : constants + carries],
-        per_step,
-        trace,
-    )
+    steps = [Value(v.axes[1:], v.leaf, v.sources[1:] if v.sources else ()) for v in stacked]
+    body = closed(eqn.params["jaxpr"])
+    carry, results = _loop(body, values[:constants], start, steps, trace)
     length = fixed_shape([eqn.params["length"]])
-    return [*carry, *(Value(length + value.axes) for value in stacked)]
+    return [*carry, *(Value(length + value.axes) for value in results)]
 
 
 @rule("while")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jax.extend.core import JaxprEqn
 
 from onebasin.symmetry.axes import Axis, fix, fix_as, fixed_shape, join
-from onebasin.symmetry.rules import Trace, Value, output_shape, rule, without_rule
+from onebasin.symmetry.rules import Trace, Value, fix_all, output_shape, rule
 
 
 @rule("gather")
@@ -68,7 +68,7 @@ def _scatter(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value
     """
     numbers = eqn.params["dimension_numbers"]
     if len(values) != 3:
-        return without_rule(eqn, values, trace)
+        return fix_all(eqn, values, trace)
     operand, indices, updates = values
     batching = dict(
         zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)

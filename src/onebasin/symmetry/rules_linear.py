@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jax.extend.core import JaxprEqn
 
 from onebasin.symmetry.axes import Axis, Uniform, fix, fix_as, fixed_shape, join, product, split
-from onebasin.symmetry.rules import Contraction, Trace, Value, output_shape, rule, without_rule
+from onebasin.symmetry.rules import Contraction, Trace, Value, fix_all, output_shape, rule
 
 
 @rule("dot_general")
@@ -56,7 +56,7 @@ def _convolution(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[V
     data, kernel = values
     numbers, groups = eqn.params["dimension_numbers"], eqn.params["feature_group_count"]
     if eqn.params["batch_group_count"] != 1:
-        return without_rule(eqn, values, trace)
+        return fix_all(eqn, values, trace)
     batch, channels, *spatial = numbers.lhs_spec
     outputs, inputs, *window = numbers.rhs_spec
     shape = output_shape(eqn)
@@ -107,17 +107,15 @@ def _channels(data: Axis, inputs: Axis, outputs: Axis, groups: int) -> Axis:
 def _window(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
     """Pooling: an axis under a window of one stays free, any other must stay."""
     if len(values) > 2 or len(eqn.outvars) != 1:
-        return without_rule(eqn, values, trace)
-    value, shape, params = values[0], output_shape(eqn), eqn.params
-    axes: list[Axis] = []
-    for i, (axis, size) in enumerate(zip(value.axes, shape, strict=True)):
-        untouched = (
-            params["window_dimensions"][i] == 1
-            and params["window_strides"][i] == 1
-            and tuple(params["padding"][i]) == (0, 0)
-            and params["base_dilation"][i] == 1
+        return fix_all(eqn, values, trace)
+    names = ("window_dimensions", "window_strides", "base_dilation", "padding")
+    windows = zip(*(eqn.params[name] for name in names), strict=True)
+    axes = [
+        axis if (*steps, tuple(padding)) == (1, 1, 1, (0, 0)) else fix_as(axis, size)
+        for axis, size, (*steps, padding) in zip(
+            values[0].axes, output_shape(eqn), windows, strict=True
         )
-        axes.append(axis if untouched else fix_as(axis, size))
+    ]
     return [Value(tuple(axes))]
 
 

@@ -6,7 +6,7 @@ from jax.extend.core import JaxprEqn
 
 from onebasin.symmetry import axes as ax
 from onebasin.symmetry.axes import Axis, Uniform
-from onebasin.symmetry.rules import Trace, Value, elementwise, output_shape, rule, without_rule
+from onebasin.symmetry.rules import Trace, Value, elementwise, fix_all, output_shape, rule
 
 # fmt: off
 ELEMENTWISE = [
@@ -56,7 +56,7 @@ def _add_or_multiply(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequen
 @rule(*IDENTITY)
 def _same(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
     if any(output_shape(eqn, i) != tuple(a.size for a in v.axes) for i, v in enumerate(values)):
-        return without_rule(eqn, values, trace)  # a bitcast that changes the width
+        return fix_all(eqn, values, trace)  # a bitcast that changes the width
     return [value.relaid(value.axes, value.sources) for value in values]
 
 
@@ -90,7 +90,7 @@ def _reshape(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value
     """A row-major reshape consists of the smallest blocks of axes with equal products."""
     value, shape = values[0], output_shape(eqn)
     if eqn.params.get("dimensions") is not None or 0 in shape:
-        return without_rule(eqn, values, trace)
+        return fix_all(eqn, values, trace)
     axes: list[Axis] = [Uniform(1)] * len(shape)
     sources = [frozenset[int]()] * len(shape)
     old = [i for i, axis in enumerate(value.axes) if axis.size > 1]
@@ -155,7 +155,7 @@ def _positional_reduce(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequ
     """Under vmap, a collective over the mapped axis is a reduction over an ordinary axis."""
     axes = eqn.params["axes"]
     if eqn.params["axis_index_groups"] is not None or not all(isinstance(a, int) for a in axes):
-        return without_rule(eqn, values, trace)
+        return fix_all(eqn, values, trace)
     return [Value(tuple(a for i, a in enumerate(v.axes) if i not in axes)) for v in values]
 
 
@@ -230,14 +230,10 @@ def _argmax(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]
     return _reduce(eqn, values, trace)
 
 
-@rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-def _cumulative(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
-    return [_with_fixed(values[0], [eqn.params["axis"]])]
-
-
-@rule("rev")
-def _reverse(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
-    return [_with_fixed(values[0], eqn.params["dimensions"])]
+@rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "rev")
+def _in_order(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
+    along = eqn.params["dimensions"] if eqn.primitive.name == "rev" else [eqn.params["axis"]]
+    return [_with_fixed(values[0], along)]
 
 
 @rule("sort")

@@ -215,14 +215,11 @@ class _Trial:
                 if double and not self.network.accepts_operands():
                     continue
                 try:
-                    self.params, self.state, self.reference = self.network.settle(seed)
+                    settled = self.network.settle(seed)
+                    self.params, self.state, self.reference, self.tolerance = settled
+                    return
                 except CannotRun as error:
                     failure = error
-                    continue
-                self.tolerance = self.network.tolerance(
-                    self.params, self.state, self.reference, seed
-                )
-                return
         raise ValueError(f"scales cannot be checked: {failure}")
 
     def objection(self, sites: Mapping[str, tuple[Site, ...]]) -> str | None:

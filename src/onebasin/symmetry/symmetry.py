@@ -12,12 +12,11 @@ import numpy as np
 
 from onebasin.networks import NetworkLike, apply_of
 from onebasin.posterior.protocol import Posterior
-from onebasin.symmetry import permutation as perm
 from onebasin.symmetry.action import move_tree
 from onebasin.symmetry.check import Report, check
-from onebasin.symmetry.groups import Group, Layouts, Roles, find_groups
-from onebasin.symmetry.layout import Fixed, Layout, Product, Units
-from onebasin.symmetry.permutation import Permutation
+from onebasin.symmetry.groups import Group, Roles, find_groups
+from onebasin.symmetry.layout import Fixed, Layout, Layouts, Product, Units
+from onebasin.symmetry.permutation import Permutation, compose, inverse, with_transpositions
 from onebasin.trees import PyTree, first_difference, shapes_by_path
 
 T = TypeVar("T")
@@ -73,10 +72,7 @@ class Symmetry:
 
     @classmethod
     def by_hand(
-        cls,
-        params: PyTree,
-        groups: Mapping[str, Sequence[PlaceLike]],
-        state: PyTree | None = None,
+        cls, params: PyTree, groups: Mapping[str, Sequence[PlaceLike]], state: PyTree | None = None
     ) -> "Symmetry":
         """A symmetry written by hand; `check` tells whether it is one.
 
@@ -154,20 +150,18 @@ class Symmetry:
                 continue
             count = transpositions.get(group.name, 0) if by_name else transpositions
             try:
-                indices[group.name] = perm.with_transpositions(
-                    group.size, operator.index(count), rng
-                )
+                indices[group.name] = with_transpositions(group.size, operator.index(count), rng)
             except ValueError as error:
                 raise ValueError(f"group '{group.name}': {error}") from None
         return Permutation(indices)
 
     def compose(self, p: Permutation, q: Permutation) -> Permutation:
         """The permutation p ∘ q, which moves by q first and then by p."""
-        return perm.compose(self.check_permutation(p), self.check_permutation(q))
+        return compose(self.check_permutation(p), self.check_permutation(q))
 
     def inverse(self, p: Permutation) -> Permutation:
         """The permutation that undoes p."""
-        return perm.inverse(self.check_permutation(p))
+        return inverse(self.check_permutation(p))
 
     def act(self, permutation: Permutation, target: T) -> T:
         """Permute params or any posterior: new[i] = old[p[i]] along every place of every group.

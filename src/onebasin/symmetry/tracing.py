@@ -116,18 +116,15 @@ class Traced:
     def symmetry(self) -> Symmetry:
         """The groups of free atoms, with the layout of every leaf."""
         names = self.names()
-        layouts: dict[str, tuple[lay.Layout, ...]] = {}
-        state_layouts: dict[str, tuple[lay.Layout, ...]] = {}
-        for leaf in dict.fromkeys([*self.trace.first_use, *self.axes]):
-            nodes = self.axes[leaf]
-            if leaf in self.unused:
-                converted = tuple(lay.Fixed(node.size) for node in nodes)
-            else:
-                converted = tuple(to_layout(node, names) for node in nodes)
-            if leaf.startswith(STATE):
-                state_layouts[leaf.removeprefix(STATE)] = converted
-            else:
-                layouts[leaf] = converted
+        layouts: dict[str, tuple[lay.Layout, ...]] = {
+            leaf: tuple(
+                lay.Fixed(axis.size) if leaf in self.unused else to_layout(axis, names)
+                for axis in self.axes[leaf]
+            )
+            for leaf in dict.fromkeys([*self.trace.first_use, *self.axes])
+        }
+        state = [leaf for leaf in layouts if leaf.startswith(STATE)]
+        state_layouts = {leaf.removeprefix(STATE): layouts.pop(leaf) for leaf in state}
         roles: dict[tuple[str, int], Role] = {
             place: next(iter(found)) if len(found) == 1 else "other"
             for place, found in self.trace.roles.items()
@@ -173,14 +170,13 @@ def trace_network(apply: Apply, params: PyTree, x: Any, state: PyTree | None = N
     leaves = [*named.items(), *((None, leaf) for leaf in jax.tree.leaves(x)), *state_named.items()]
     for name, leaf in leaves:
         shape = jnp.shape(leaf)
-        if name is None or not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+        if name is not None and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            sources = tuple(frozenset([i]) for i in range(len(shape)))
+            values.append(Value(tuple(ax.atom(n) for n in shape), name, sources))
+        else:
             values.append(Value(ax.fixed_shape(shape)))
-            if name is not None:
-                axes[name] = values[-1].axes
-            continue
-        axes[name] = tuple(ax.atom(n) for n in shape)
-        sources = tuple(frozenset([i]) for i in range(len(shape)))
-        values.append(Value(axes[name], name, sources))
+        if name is not None:
+            axes[name] = values[-1].axes
     trace = Trace()
     for value in run(closed, values, trace):
         for axis in value.axes:
