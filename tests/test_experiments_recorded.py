@@ -14,7 +14,7 @@ from onebasin.experiments.experiment import (
     write_findings,
     write_record,
 )
-from onebasin.experiments.recorded import RecordedParts
+from onebasin.experiments.record import RecordedParts
 from onebasin.experiments.runner import Run
 from onebasin.experiments.setting import Setting
 from onebasin.experiments.stage import Stage
@@ -90,7 +90,7 @@ def test_a_record_of_another_version_is_refused(finished):
     record = json.loads(path.read_text())
     record["versions"]["jax"] = "0.0.1"
     path.write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=r"was made with jax 0\.0\.1 and this is"):
+    with pytest.raises(ValueError, match=r"was made with jax 0\.0\.1, but this is jax"):
         write_record(experiment, run)
 
 
@@ -118,5 +118,5 @@ def test_a_figure_that_a_stage_drew_stays(tmp_path):
 def test_what_is_no_record_is_refused(finished):
     experiment, run, path = finished
     path.write_text("{}")
-    with pytest.raises(ValueError, match="is no record of an experiment"):
+    with pytest.raises(ValueError, match="is not a record of an experiment"):
         write_record(experiment, run)

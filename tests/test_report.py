@@ -169,8 +169,8 @@ def test_command(record, tmp_path, capsys):
         ([str(folder), "--out", str(page)], "--overwrite"),
         ([str(tmp_path / "nowhere")], "there is no"),
         ([str(empty)], "holds no records"),
-        ([str(strange)], "no record of an experiment"),
-        ([str(tmp_path / "cut.json")], "no JSON file"),
+        ([str(strange)], "not a record of an experiment"),
+        ([str(tmp_path / "cut.json")], "is not JSON"),
         ([str(tmp_path / "alone.json")], "one.svg is missing"),
         ([str(folder), "--out", str(tmp_path / "no" / "page.html")], "make it first"),
     ):

@@ -19,26 +19,101 @@ PRESETS = ("toy", "cpu", "paper")
 
 @dataclass(frozen=True)
 class Entry:
-    """What the list of experiments says of one."""
+    """What an experiment is about."""
 
     source: str
     summary: str
+    """One line for the list."""
+    title: str
+    question: str
 
 
 EXPERIMENTS = {
-    "barriers": Entry(ROSSI, "the loss on the way between two posteriors, before and after"),
-    "width": Entry(ROSSI, "the barrier against the width of the network"),
-    "prior-temperature": Entry(ROSSI, "the barrier against prior variance and temperature"),
-    "kl-vs-w2": Entry(ROSSI, "does KL matching miss symmetries that W2 finds (figure A1)"),
-    "timings": Entry(ROSSI, "how long alignment takes as width grows (figure A2)"),
-    "cifar100": Entry(ROSSI, "where the method fails (figure A3), and what helps"),
-    "landscape": Entry(ROSSI, "the log posterior on the plane of two posteriors"),
-    "dynamics": Entry(XIAO, "the barrier through training (figure 2)"),
-    "transpositions": Entry(XIAO, "planted permutations: what rebasin finds (figure 3)"),
-    "table1": Entry(XIAO, "one Gaussian in place of HMC draws or an ensemble"),
-    "sigma-pruning": Entry(XIAO, "pruning the weights of largest deviation (figure 5)"),
-    "unimodality": Entry(XIAO, "is the posterior unimodal once permutations are gone (figure 4)"),
-    "many": Entry(OURS, "five posteriors merged into one"),
+    "barriers": Entry(
+        ROSSI,
+        "the loss on the way between two posteriors, before and after",
+        "Barriers between two variational posteriors",
+        "Fit the same Bayesian network twice. How far does the loss of the predictive rise on "
+        "the way from one posterior to the other, and does it still once hidden units are in "
+        "order?",
+    ),
+    "width": Entry(
+        ROSSI,
+        "the barrier against the width of the network",
+        "Barriers against width",
+        "Does the barrier that is left after alignment shrink as the network grows wider?",
+    ),
+    "prior-temperature": Entry(
+        ROSSI,
+        "the barrier against prior variance and temperature",
+        "Barriers against prior variance and temperature",
+        "Does alignment still connect posteriors under wider priors and colder likelihoods?",
+    ),
+    "kl-vs-w2": Entry(
+        ROSSI,
+        "does KL matching miss symmetries that W2 finds (figure A1)",
+        "KL against Wasserstein matching",
+        "Does matching by KL lose the symmetry that matching by W2 finds?",
+    ),
+    "timings": Entry(
+        ROSSI,
+        "how long alignment takes as width grows (figure A2)",
+        "How long alignment takes",
+        "How does the time of an alignment grow with width, and what does scoring σ cost?",
+    ),
+    "cifar100": Entry(
+        ROSSI,
+        "where the method fails (figure A3), and what helps",
+        "Where alignment fails",
+        "On CIFAR-100 the published method leaves a barrier. Does ours, and what moves it: "
+        "better searches, activations, several starts, more posteriors at once, repair, width?",
+    ),
+    "landscape": Entry(
+        ROSSI,
+        "the log posterior on the plane of two posteriors",
+        "The log posterior around two posteriors",
+        "Do q0 and the aligned q1 lie in one basin, and q1 as fitted in another?",
+    ),
+    "dynamics": Entry(
+        XIAO,
+        "the barrier through training (figure 2)",
+        "Barriers through training",
+        "When does the barrier between two networks arise, and is it there after rebasing?",
+    ),
+    "transpositions": Entry(
+        XIAO,
+        "planted permutations: what rebasin finds (figure 3)",
+        "Planted transpositions",
+        "Two networks start from the same weights up to a permutation of known size. Is it "
+        "still found after training, and what does it cost in distance and loss?",
+    ),
+    "table1": Entry(
+        XIAO,
+        "one Gaussian in place of HMC draws or an ensemble",
+        "One Gaussian in place of many draws",
+        "How close does one Gaussian come to the predictive of HMC, fitted to draws as they are "
+        "and after rebasing?",
+    ),
+    "sigma-pruning": Entry(
+        XIAO,
+        "pruning the weights of largest deviation (figure 5)",
+        "Pruning by σ",
+        "Does σ tell which weights matter, once the draws it is taken over are in one basin?",
+    ),
+    "unimodality": Entry(
+        XIAO,
+        "is the posterior unimodal once permutations are gone (figure 4)",
+        "Is the posterior unimodal without permutations?",
+        "Take the permutations out of HMC chains. Do barriers between chains, second modes of "
+        "weights and the variance between chains go away?",
+    ),
+    "many": Entry(
+        OURS,
+        "five posteriors merged into one",
+        "Many posteriors merged into one",
+        "Can one Gaussian, the barycentre of several aligned posteriors, replace them all: as "
+        "accurate as each, as calibrated as their ensemble, at the cost of one?",
+    ),
 }
 
 

@@ -1,134 +1,68 @@
-"""Where the published method fails, and what of ours moves the barrier.
+"""Where the published method fails, and which of our variants reduces the barrier.
 
-Every variant brings q1 to q0 in its own way; barriers are measured with the same draws. A part
-with a wider network shows what width alone does.
+Each variant aligns q1 to q0 in its own way; all barriers are measured with the same draws. A part
+with a wider network shows the effect of width alone.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from onebasin.alignment import align_many
 from onebasin.choices import WeightObjective
 from onebasin.experiments import presets
-from onebasin.experiments.claims import Claim, Requirement, judge
-from onebasin.experiments.common_stages import POSTERIOR, Align, aligned, fits, measured
-from onebasin.experiments.curves import Curve, barrier_table, curves_figure
-from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan
-from onebasin.experiments.pairs import Sizes, requirement
+from onebasin.experiments.claims import Claim, judge
+from onebasin.experiments.common_stages import POSTERIOR, Align, aligned, load_inputs, measured
+from onebasin.experiments.curves import Curve, barrier_table, profile_picture
+from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan
+from onebasin.experiments.pairs import Pair, Sizes
 from onebasin.experiments.setting import Setting, problem, symmetry
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.inference.methods import VI
-from onebasin.posterior import load, save
+from onebasin.posterior import save
 
 JOINTLY = "w2, jointly with others"
-REPAIRED = ("w2", "activations", "correlations")  # measured repaired as well
+REPAIRED = ("w2", "activations", "correlations")  # also measured repaired
 SHOWN = ("as fitted", "w2", "w2 and repaired", "correlations and repaired")  # in the figures
 
 
 @dataclass(frozen=True)
 class Part:
-    """A network that is too small for its task, or so we think."""
+    """A network that may be too small for its task."""
 
     name: str
-    setting: Setting
-    vi: VI
-    accuracy: float
-    sizes: Sizes
+    pair: Pair
     none: float
-    """Nats that would count as no barrier: the published failure is to stay above."""
+    """Nats that count as no barrier; the published failure is a barrier above it."""
     searches: bool = True
-    """Whether more than the published way is tried."""
+    """Whether to try more than the published method."""
     random_starts: int = 5
     jointly: int = 3
-    """So many posteriors are aligned jointly; 0 for none."""
+    """Number of posteriors that are aligned jointly; 0 for no joint alignment."""
     repair_examples: int = 1000
     """Training images over which the units' statistics are restored."""
-    together: int = 0
-    """So many fits in one program; 0 for each on its own."""
 
 
-@dataclass(frozen=True)
-class CIFAR100:
-    parts: tuple[Part, ...]
-
-
-TOY = CIFAR100(
-    (
-        Part(
-            "narrow-mlp",
-            replace(presets.TOY, width=8),
-            presets.TOY_VI,
-            0.9,
-            Sizes(9, 32),
-            none=0.05,
-            random_starts=2,
-            together=presets.TOGETHER,
-        ),
-        Part(
-            "wider-mlp",
-            presets.TOY,
-            presets.TOY_VI,
-            0.9,
-            Sizes(9, 32),
-            none=0.05,
-            searches=False,
-            jointly=0,
-            together=presets.TOGETHER,
-        ),
-    ),
+TOY = (
+    Part("narrow-mlp", presets.TOY_PAIR.at(width=8), none=0.05, random_starts=2),
+    Part("wider-mlp", presets.TOY_PAIR, none=0.05, searches=False, jointly=0),
 )
-CPU = CIFAR100(
-    (
-        Part(
-            "mlp",
-            presets.CIFAR100_COLD,
-            presets.CPU_VI,
-            0.15,
-            Sizes(5, 16, examples=5000),
-            none=0.05,
-        ),
-        Part(
-            "wider-mlp",
-            replace(presets.CIFAR100_COLD, width=1024),
-            presets.CPU_VI,
-            0.15,
-            Sizes(5, 16, examples=5000),
-            none=0.05,
-            searches=False,
-            jointly=0,
-        ),
-        Part(
-            "resnet20",
-            presets.CIFAR100_RESNET_COLD,
-            presets.CIFAR100_RESNET_VI,
-            0.35,
-            Sizes(5, 8, examples=2000),
-            none=0.1,
-            jointly=0,
-            repair_examples=presets.RESNET_REPAIR,
-            together=2,
-        ),
-    )
+MLP = Pair(presets.CIFAR100_COLD, presets.CPU_VI, 0.15, Sizes(5, 16, examples=5000))
+RESNET = Pair(
+    presets.CIFAR100_RESNET_COLD, presets.CIFAR100_RESNET_VI, 0.35, Sizes(5, 8, 2000), together=2
 )
-PAPER = CIFAR100(
-    (
-        Part(
-            "resnet20",
-            presets.CIFAR100_RESNET,
-            presets.PAPER_VI_CIFAR,
-            0.5,
-            Sizes(25, 128),
-            none=0.1,
-        ),
-    )
+CPU = (
+    Part("mlp", MLP, none=0.05),
+    Part("wider-mlp", MLP.at(width=1024), none=0.05, searches=False, jointly=0),
+    Part("resnet20", RESNET, none=0.1, jointly=0, repair_examples=presets.RESNET_REPAIR),
 )
+PAPER = (Part("resnet20", Pair(presets.CIFAR100_RESNET, presets.PAPER_VI_CIFAR, 0.5), none=0.1),)
 
 
 def variants(part: Part) -> dict[str, Align]:
     """Ways to align; the first is the published one."""
-    base = Align(part.setting)
+    base = Align(part.pair.setting)
     if not part.searches:
         return {"w2": base}
     return {
@@ -144,7 +78,7 @@ def variants(part: Part) -> dict[str, Align]:
 
 @dataclass(frozen=True)
 class Jointly:
-    """Bring all posteriors into one basin, and `q1` to where it then lies from `q0`."""
+    """Align all posteriors jointly, and move `q1` by the resulting permutation relative to `q0`."""
 
     setting: Setting
     objective: WeightObjective = "w2"
@@ -157,7 +91,7 @@ class Jointly:
 @step(version=1, seconds=lambda config: 5.0 * (config.setting.width / 512) ** 2 + 1)
 def align_jointly(config: Jointly, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     task, sym = problem(config.setting), symmetry(config.setting)
-    posteriors = [load(path, like=task.shapes) for _, path in sorted(inputs.items())]
+    posteriors = list(load_inputs(config.setting, inputs).values())
     found = align_many(posteriors, symmetry=sym, objective=config.objective)
     first, second = found.permutations[:2]
     moved = sym.act(sym.compose(sym.inverse(first), second), posteriors[1])
@@ -165,52 +99,45 @@ def align_jointly(config: Jointly, inputs: dict[str, Path], work: Work) -> dict[
     return {"rounds": found.rounds, "converged": found.converged, "seconds": found.seconds}
 
 
-def plan(config: CIFAR100) -> dict[str, Plan]:
-    return {part.name: _plan(part) for part in config.parts}
+def plan(config: tuple[Part, ...]) -> dict[str, Plan]:
+    return {part.name: _plan(part) for part in config}
 
 
 def _plan(part: Part) -> dict[str, Stage]:
-    count = max(2, part.jointly)
-    q0, q1, *others = fits(part.setting, part.vi, count, together=part.together)
-    measure = part.sizes.measure(part.setting)
+    q0, q1, *others = part.pair.fits(max(2, part.jointly))
+    measure = part.pair.measure
     repaired = replace(measure, path="repaired", repair_examples=part.repair_examples)
     stages = {"before": measured(measure, q0, q1)}
     for name, how in variants(part).items():
         moved = aligned(how, q0, q1)
         stages[f"align: {name}"] = moved
-        how_measured = repaired if name in REPAIRED else measure
-        stages[name] = measured(how_measured, q0, moved[POSTERIOR])
+        stages[name] = measured(repaired if name in REPAIRED else measure, q0, moved[POSTERIOR])
     if others:
         files = {f"q{i}": file for i, file in enumerate([q0, q1, *others])}
-        moved = Stage(align_jointly, Jointly(part.setting), files)
+        moved = Stage(align_jointly, Jointly(part.pair.setting), files)
         stages |= {f"align: {JOINTLY}": moved, JOINTLY: measured(measure, q0, moved[POSTERIOR])}
     return stages
 
 
-def conclude(config: CIFAR100, outcomes: Mapping[str, Outcomes]) -> Findings:
-    claims, tables, pictures = [], [], []
-    found = {
-        part.name: _curves(part, outcomes[part.name]) if part.name in outcomes else {}
-        for part in config.parts
-    }
-    for part in config.parts:
-        curves = found[part.name]
-        claims += _claims(part, curves)
-        if not curves:
-            continue
-        title = f"{part.setting.title}, test data"
-        tables.append(barrier_table(title, curves, str(part.sizes)))
-        shown = {k: curves[k] for k in SHOWN if k in curves}
-        alt = ", ".join(f"{k}: barrier {c.barrier_text} nats" for k, c in curves.items())
-        pictures.append(Picture(part.name, title, alt, curves_figure(shown)))
-    claims += [
-        _wider(narrow, wide, found[narrow.name], found[wide.name])
-        for narrow in config.parts
-        for wide in config.parts
-        if narrow.setting.width < wide.setting.width
-        and narrow.setting == replace(wide.setting, width=narrow.setting.width)
+def conclude(config: tuple[Part, ...], outcomes: Mapping[str, Outcomes]) -> Findings:
+    parts = [part for part in config if part.name in outcomes]
+    curves = {part.name: _curves(part, outcomes[part.name]) for part in parts}
+    found = Findings()
+    for part in parts:
+        own, title = curves[part.name], f"{part.pair.setting.title}, test data"
+        found += Findings(
+            _claims(part, own),
+            [barrier_table(title, own, str(part.pair.sizes))],
+            [profile_picture(part.name, title, own, SHOWN)],
+        )
+    wider = [
+        _wider(narrow.pair, wide.pair, curves[narrow.name], curves[wide.name])
+        for narrow in parts
+        for wide in parts
+        if narrow.pair.setting.width < wide.pair.setting.width
+        and narrow.pair.setting == wide.pair.at(width=narrow.pair.setting.width).setting
     ]
-    return Findings(claims, tables, pictures)
+    return found + Findings(wider)
 
 
 def _curves(part: Part, done: Outcomes) -> dict[str, Curve]:
@@ -224,75 +151,49 @@ def _curves(part: Part, done: Outcomes) -> dict[str, Curve]:
 
 
 def _claims(part: Part, curves: Mapping[str, Curve]) -> list[Claim]:
-    published = curves.get("w2")
-    common: dict[str, Any] = {
-        "conditions": f"{part.setting.title}; {part.vi.epochs} epochs; {part.sizes}",
-        "published_scale": part.setting.same_size(PAPER.parts[0].setting),
-        "fits": _fits(part, curves),
-    }
-    best = min(curves, key=lambda n: curves[n].barrier) if curves else None
+    pair, published = part.pair, curves["w2"]
+    best = min(curves, key=lambda name: curves[name].barrier)
+    claim = partial(
+        judge,
+        conditions=pair.conditions,
+        published_scale=pair.setting.same_size(PAPER[0].pair.setting),
+        fits=[pair.requirement(curves.values())],
+    )
     return [
-        judge(
-            f"W2 alignment fails to find a solution without barrier ({part.setting.title})",
-            None if published is None else published.barrier - 3 * published.error > part.none,
+        claim(
+            f"W2 alignment fails to find a solution without barrier ({pair.setting.title})",
+            published.barrier - 3 * published.error > part.none,
             published="fails on CIFAR-100",
             source="Rossi et al. 2023, figure A3",
-            ours="–" if published is None else f"{published.barrier_text} nats left",
+            ours=f"{published.barrier_text} nats left",
             criterion=f"aligned barrier above {part.none:g} nats by three standard errors",
-            value=None if published is None else published.barrier,
-            stderr=None if published is None else published.error,
-            **common,
+            **published.measured,
         ),
-        judge(
-            f"Something of ours leaves less of it ({part.setting.title})",
-            None
-            if published is None or best is None
-            else curves[best].barrier < published.barrier - 2 * published.error,
-            published="not in the paper",
-            source="ours",
-            ours="–" if best is None else f"{best}: {curves[best].barrier_text} nats",
+        claim(
+            f"Something of ours leaves less of it ({pair.setting.title})",
+            curves[best].barrier < published.barrier - 2 * published.error,
+            ours=f"{best}: {curves[best].barrier_text} nats",
             criterion="smallest barrier below that of plain W2 by two standard errors",
-            value=None if best is None else curves[best].barrier,
-            stderr=None if best is None else curves[best].error,
-            **common,
+            **curves[best].measured,
         ),
     ]
 
 
-def _fits(part: Part, curves: Mapping[str, Curve]) -> list[Requirement]:
-    return [requirement(list(curves.values()), part.accuracy)] if curves else []
-
-
-def _wider(narrow: Part, wide: Part, few: Mapping[str, Curve], many: Mapping[str, Curve]) -> Claim:
-    """What W2 leaves between wider networks against what it leaves between narrower ones."""
-    both = (few["w2"], many["w2"]) if few and many else None
+def _wider(narrow: Pair, wide: Pair, few: Mapping[str, Curve], many: Mapping[str, Curve]) -> Claim:
+    """The barrier that W2 leaves between wider networks against that between narrower ones."""
+    before, after = few["w2"], many["w2"]
     return judge(
         f"A wider network leaves less of it ({wide.setting.title})",
-        None if both is None else both[1].clearly_below(both[0]),
-        published="not in the paper",
-        source="ours",
-        ours="–"
-        if both is None
-        else f"{both[0].barrier_text} nats at width {narrow.setting.width}, "
-        f"{both[1].barrier_text} at {wide.setting.width}",
+        after.clearly_below(before),
+        ours=f"{before.barrier_text} nats at width {narrow.setting.width}, "
+        f"{after.barrier_text} at {wide.setting.width}",
         criterion="barrier after W2 smaller by two standard errors of the difference",
-        conditions=f"{wide.setting.title}; {wide.vi.epochs} epochs; {wide.sizes}",
+        conditions=wide.conditions,
         published_scale=False,
-        fits=_fits(narrow, few) + _fits(wide, many),
-        value=None if both is None else both[1].barrier,
-        stderr=None if both is None else both[1].error,
+        fits=[narrow.requirement(few.values()), wide.requirement(many.values())],
+        **after.measured,
     )
 
 
-EXPERIMENT = Experiment(
-    name="cifar100",
-    title="Where alignment fails",
-    question=(
-        "On CIFAR-100 the published method leaves a barrier. Does ours, and what moves it: better "
-        "searches, activations, several starts, more posteriors at once, repair, width?"
-    ),
-    presets={"toy": TOY, "cpu": CPU, "paper": PAPER},
-    plan=plan,
-    conclude=conclude,
-    optional={"cpu": ("resnet20",)},
-)
+PRESETS = {"toy": TOY, "cpu": CPU, "paper": PAPER}
+EXPERIMENT = Experiment("cifar100", PRESETS, plan, conclude, optional={"cpu": ("resnet20",)})

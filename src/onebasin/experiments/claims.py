@@ -1,8 +1,8 @@
 """Claims and their verdicts, computed from numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypedDict
 
 Verdict = Literal["holds", "holds at smaller scale", "does not hold", "not tested"]
 
@@ -17,7 +17,7 @@ class Requirement:
 
     @property
     def met(self) -> bool:
-        return self.value >= self.least  # a NaN is not
+        return self.value >= self.least  # False for NaN
 
     def __str__(self) -> str:
         return f"{self.what} {self.value:.2%}, of which {self.least:.2%} is needed"
@@ -25,9 +25,9 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Claim:
-    """A published statement, what it was measured to be here, and the verdict.
+    """A published statement, what was measured here, and the verdict.
 
-    `criterion` says in words what was computed to decide.
+    `criterion` states in words what is computed to decide.
     """
 
     text: str
@@ -46,52 +46,59 @@ def judge(
     text: str,
     holds: bool | None,
     *,
-    published: str,
-    source: str,
     ours: str,
     criterion: str,
     conditions: str,
     published_scale: bool,
+    published: str = "not in the paper",
+    source: str = "ours",
     fits: Sequence[Requirement] = (),
     reason: str = "",
     value: float | None = None,
     stderr: float | None = None,
 ) -> Claim:
-    """The claim with its verdict: nothing holds, or fails, on fits below what they must reach.
+    """The claim with its verdict.
 
-    `holds` is the criterion's own answer, None where nothing was measured.
+    `holds` is the answer of the criterion, None if nothing was measured. If a fit misses its
+    requirement the claim is not tested, whatever the criterion says.
     """
-    verdict: Verdict
+    verdict: Verdict = "does not hold"
     missed = [str(fit) for fit in fits if not fit.met]
     if missed or holds is None:
-        verdict = "not tested"
-        reason = "; ".join(missed) or reason or "not run"
-    elif not holds:
-        verdict = "does not hold"
-    else:
+        verdict, reason = "not tested", "; ".join(missed) or reason or "not run"
+    elif holds:
         verdict = "holds" if published_scale else "holds at smaller scale"
+    reason = reason if verdict == "not tested" else ""
     return Claim(
-        text=text,
-        published=published,
-        source=source,
-        ours=ours,
-        criterion=criterion,
-        conditions=conditions,
-        verdict=verdict,
-        reason=reason if verdict == "not tested" else "",
-        value=value,
-        stderr=stderr,
+        text, published, source, ours, criterion, conditions, verdict, reason, value, stderr
     )
 
 
-def plus_minus(value: float, stderr: float | None, unit: str = "") -> str:
-    """A number with its standard error, to the digits the error allows."""
+class Measured(TypedDict):
+    """A number and its standard error, as keyword arguments of `judge`."""
+
+    value: float
+    stderr: float
+
+
+def measured_in(row: Mapping[str, Any], name: str) -> Measured:
+    """A measure of a row of numbers with its standard error."""
+    return {"value": row[name], "stderr": row[f"{name}_stderr"]}
+
+
+def text_of(row: Mapping[str, Any], name: str, times: float = 1) -> str:
+    """The same as text, multiplied by `times`."""
+    return plus_minus(times * row[name], times * row[f"{name}_stderr"])
+
+
+def plus_minus(value: float, stderr: float | None) -> str:
+    """A number with its standard error, to the digits that the error warrants."""
     if stderr is None or not stderr > 0:
-        return f"{value:.4g}{unit}"
+        return f"{value:.4g}"
     if value == 0:
-        return f"0 ± {stderr:.1g}{unit}"
+        return f"0 ± {stderr:.1g}"
     digits = max(0, min(6, 1 - _exponent(stderr)))
-    return f"{value:.{digits}f} ± {stderr:.{digits}f}{unit}"
+    return f"{value:.{digits}f} ± {stderr:.{digits}f}"
 
 
 def _exponent(value: float) -> int:

@@ -1,5 +1,6 @@
-"""The stages that experiments share: fit, align, measure a path, predict."""
+"""The stages that experiments share: fit, align, measure a path."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,7 @@ import jax
 from onebasin.alignment import align
 from onebasin.alignment.activations import objective_on
 from onebasin.alignment.frank_wolfe import FrankWolfe
+from onebasin.choices import ObjectiveName, SplitName
 from onebasin.data import Split
 from onebasin.evaluation.profiles import profile
 from onebasin.experiments.setting import (
@@ -28,16 +30,27 @@ from onebasin.tensor_files import finite
 
 POSTERIOR = "posterior.safetensors"
 
-# Floating-point operations per second on the machine that `speed` compares with.
+# Floating-point operations per second on the reference machine of `speed`.
 TRAINING_RATE = {"mlp": 85e9, "lenet": 30e9, "resnet20": 31e9}
 FULL_BATCH_RATE = 140e9
 EVALUATION_RATE = {"mlp": 120e9, "lenet": 35e9, "resnet20": 35e9}
 OVERHEAD = 3.0  # seconds of compiling
 
 
+def evaluation_seconds(setting: Setting, passes: int) -> float:
+    """The time of as many forward passes of one example."""
+    return OVERHEAD + passes * flops(setting) / EVALUATION_RATE[setting.network]
+
+
+def load_inputs(setting: Setting, inputs: Mapping[str, Path]) -> dict[str, Any]:
+    """The posteriors in the input files of a stage, sorted by name."""
+    shapes = problem(setting).shapes
+    return {name: load(path, like=shapes) for name, path in sorted(inputs.items())}
+
+
 @dataclass(frozen=True)
 class Fit:
-    """A posterior, or with `runs` so many independent ones in one program."""
+    """One posterior, or `runs` independent ones fitted in one program."""
 
     setting: Setting
     method: Method
@@ -67,7 +80,7 @@ def fit_seconds(config: Fit) -> float:
 
 @step(version=1, seconds=fit_seconds, resumes=True)
 def fit_posterior(config: Fit, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
-    """Fit; killed fits go on from their own checkpoints."""
+    """Fit; an interrupted fit continues from its checkpoint."""
     del inputs
     found = fit(
         problem(config.setting),
@@ -96,13 +109,14 @@ def fits(
 ) -> list[File]:
     """The files of `count` independent posteriors.
 
-    Each is a stage of its own, shared with every experiment that needs it. Or `together` of them
-    come from one program: quicker where compiling takes longer than fitting, and where a fit alone
-    leaves some of the cores waiting.
+    Each is a stage of its own, shared by every experiment that needs it. Otherwise `together` of
+    them are fitted by one program, which is faster where compiling takes longer than fitting and
+    where one fit does not keep all cores busy.
     """
     if 0 < together < count:
         raise ValueError(
-            f"{count} posteriors are needed and {together} are fitted together; fit as many, or 0"
+            f"{count} posteriors are needed but only {together} are fitted together; "
+            f"set together to at least {count}, or to 0"
         )
     if together:
         stage = Stage(fit_posterior, Fit(setting, method, seed, together))
@@ -113,20 +127,18 @@ def fits(
 
 @dataclass(frozen=True)
 class Align:
-    """Bring posterior `q1` to `q0`."""
+    """Align posterior `q1` to `q0`."""
 
     setting: Setting
-    objective: Literal[
-        "w2", "l2", "kl", "reverse-kl", "kl-reduced", "activations", "correlations"
-    ] = "w2"
+    objective: ObjectiveName = "w2"
     random_starts: int = 0
-    """So many random starts beside the usual one; the best end is kept."""
+    """Random starts in addition to the usual one; the best result is kept."""
     activation_start: bool = False
-    """Also start from where activations on data match best."""
+    """Also start from the permutation that best matches activations on data."""
     search: bool = False
-    """Go on by Frank and Wolfe's method where descent gets stuck."""
+    """Continue with the Frank–Wolfe method where coordinate descent is stuck."""
     examples: int = 1000
-    """Training images on which activations are taken."""
+    """Training images on which activations are computed."""
     seed: int = 0
 
     @property
@@ -144,7 +156,7 @@ class Align:
 @step(version=1, seconds=lambda config: 2.0 + 20 * config.search + 2 * config.random_starts)
 def align_posterior(config: Align, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     task, sym = problem(config.setting), symmetry(config.setting)
-    q0, q1 = (load(inputs[name], like=task.shapes) for name in ("q0", "q1"))
+    q0, q1 = load_inputs(config.setting, inputs).values()
     images = task.x[: config.examples]
     starts: list[Any] = ["auto", *["random"] * config.random_starts]
     if config.activation_start:
@@ -182,9 +194,9 @@ class Measure:
 
     setting: Setting
     path: Literal["geodesic", "repaired", "mixture"] = "geodesic"
-    split: Literal["train", "test"] = "test"
+    split: SplitName = "test"
     examples: int | None = None
-    """The first so many; all of them if None."""
+    """Use only this many examples, the first ones; None for all."""
     points: int = 25
     num_samples: int = 128
     repair_examples: int = 1000
@@ -206,15 +218,14 @@ class Measure:
 def measure_seconds(config: Measure) -> float:
     draws = config.num_samples + 1
     points = {"geodesic": config.points, "repaired": 2 * config.points, "mixture": 2}[config.path]
-    work = points * draws * config.num_examples * flops(config.setting)
-    return OVERHEAD + work / EVALUATION_RATE[config.setting.network]
+    return evaluation_seconds(config.setting, points * draws * config.num_examples)
 
 
 @step(version=1, seconds=measure_seconds)
 def measure_path(config: Measure, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
-    """The summary of a profile; of a repaired path, with the plain one's inside."""
+    """The summary of a profile; that of a repaired path contains the plain one's."""
     task, data = problem(config.setting), dataset(config.setting.data)
-    q0, q1 = (load(inputs[name], like=task.shapes) for name in ("q0", "q1"))
+    q0, q1 = load_inputs(config.setting, inputs).values()
     split = data.test if config.split == "test" else Split(task.x, task.y)
     path: Any = mixture_path(q0, q1) if config.path == "mixture" else geodesic(q0, q1)
     if config.path == "repaired":

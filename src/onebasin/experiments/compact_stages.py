@@ -1,6 +1,6 @@
-"""What the experiments of Xiao et al. share: HMC draws, an ensemble, VI, and Gaussians of them."""
+"""The stages of the experiments of Xiao et al.: HMC draws, an ensemble, VI, their Gaussians."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,22 +8,24 @@ import jax
 import numpy as np
 
 from onebasin.alignment import Activations
+from onebasin.choices import FitTarget, RebaseName
 from onebasin.compaction import Rebase, calibrate, compact
-from onebasin.experiments.common_stages import POSTERIOR, Fit, fit_posterior
+from onebasin.experiments.common_stages import POSTERIOR, Fit, fit_posterior, load_inputs
 from onebasin.experiments.setting import Setting, problem, symmetry
 from onebasin.experiments.stage import File, Stage, Work, step
 from onebasin.inference.methods import HMC, VI, Ensemble
-from onebasin.posterior import Samples, load, save
+from onebasin.posterior import Samples, save
+from onebasin.trees import take_entry
 
 Half = Literal["all", "first", "second"]
 
 
 @dataclass(frozen=True)
 class Sources:
-    """A one-hidden-layer network under a N(0, 1) prior, and three ways to its posterior.
+    """A network with one hidden layer and a N(0, 1) prior, and three posteriors of it.
 
-    The draws of the first half of the chains are compacted, those of the second half are the
-    reference: a stand-in is not judged by the very draws it was made from.
+    The first half of the chains is compacted and the second half is the reference, so that a
+    Gaussian is never compared with the draws it was made from.
     """
 
     setting: Setting
@@ -55,23 +57,23 @@ def chains_of(samples: Samples, half: Half) -> Samples:
     first, second = np.array_split(np.unique(chain), 2)
     wanted = {"all": np.unique(chain), "first": first, "second": second}[half]
     if not len(wanted):
-        raise ValueError(f"{len(np.unique(chain))} chain has no {half} half; draw at least two")
+        raise ValueError(f"one chain has no {half} half; draw at least two chains")
     own = np.flatnonzero(np.isin(chain, wanted))
-    return Samples(jax.tree.map(lambda leaf: leaf[own], samples.draws), samples.chain[own])
+    return Samples(take_entry(samples.draws, own), samples.chain[own])
 
 
 @dataclass(frozen=True)
 class CompactDraws:
-    """One Gaussian for draws, as published (anchor, activations) or our way."""
+    """One Gaussian for draws, rebased as published (anchor, activations) or as we do."""
 
     setting: Setting
     half: Half = "all"
-    rebase: Literal["none", "anchor", "chain", "contributions", "likelihood"] = "none"
+    rebase: RebaseName = "none"
     balance: bool = False
     rank: int = 0
-    fit: Literal["weights", "outputs"] = "weights"
+    fit: FitTarget = "weights"
     examples: int = 500
-    """Training images on which units are compared; labels are not used."""
+    """Training images on which units are compared, without labels."""
 
     @property
     def title(self) -> str:
@@ -86,7 +88,7 @@ class CompactDraws:
 
 
 OURS: dict[str, Any] = {"rebase": "contributions", "balance": True}
-"""How we bring draws into one basin: scales balanced, units matched by what they contribute."""
+"""How we rebase draws: scales balanced, units matched by their contributions to the outputs."""
 
 
 def compact_seconds(config: CompactDraws) -> float:
@@ -98,7 +100,7 @@ def compact_seconds(config: CompactDraws) -> float:
 @step(version=1, seconds=compact_seconds)
 def compact_draws(config: CompactDraws, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     task, sym = problem(config.setting), symmetry(config.setting)
-    samples = chains_of(load(inputs["draws"], like=task.shapes), config.half)
+    samples = chains_of(load_inputs(config.setting, inputs)["draws"], config.half)
     images = task.x[: config.examples]
     found = compact(
         samples,
@@ -131,7 +133,7 @@ def all_sigmas(posterior: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Scale a Gaussian's noise so that it predicts on training images as the draws do."""
+    """Scale the noise of a Gaussian so that it predicts on training images as the draws do."""
 
     setting: Setting
     half: Half
@@ -144,11 +146,10 @@ class Calibrate:
 
 @step(version=1, seconds=lambda config: 3.0 if config.setting.data == "digits" else 20.0)
 def calibrate_noise(config: Calibrate, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
-    task = problem(config.setting)
-    posterior, samples = (load(inputs[n], like=task.shapes) for n in ("posterior", "draws"))
+    task, loaded = problem(config.setting), load_inputs(config.setting, inputs)
     found = calibrate(
-        posterior,
-        to=chains_of(samples, config.half),
+        loaded["posterior"],
+        to=chains_of(loaded["draws"], config.half),
         network=task,
         x=task.x[: config.examples],
         key=jax.random.key(0),
@@ -161,19 +162,31 @@ def compacted(draws: File, config: CompactDraws) -> Stage:
     return Stage(compact_draws, config, {"draws": draws})
 
 
+def as_published(sources: Sources, kind: Literal["HMC", "Ens."]) -> dict[str, Stage]:
+    """q_d and q_r of HMC (of the first half of its chains) or of the ensemble, and our q_r."""
+    draws = sources.fits()["hmc" if kind == "HMC" else "ensemble"]
+    raw = CompactDraws(sources.setting, "first" if kind == "HMC" else "all")
+    return {
+        f"{kind} q_d": compacted(draws, raw),
+        f"{kind} q_r": compacted(draws, replace(raw, rebase="anchor")),
+        f"{kind} q_r, ours": compacted(draws, replace(raw, **OURS)),
+    }
+
+
 def calibrated(draws: File, posterior: Stage, config: Calibrate) -> Stage:
     files = {"draws": draws, "posterior": posterior[POSTERIOR]}
     return Stage(calibrate_noise, config, files)
 
 
+ENSEMBLE = Ensemble(members=5, epochs=50, batch_size=100, learning_rate=1e-3, schedule="constant")
 TOY = Sources(
     Setting("digits", width=12, depth=1, prior_variance=1.0, limit=500),
     HMC(draws=16, warmup=40, chains=8, leapfrog_steps=20, step_size=0.02),
     Ensemble(members=5, epochs=80, batch_size=125, learning_rate=1e-2),
     VI(epochs=100, batch_size=125, learning_rate=1e-2),
 )
-# 7,000 images and width 128: two quick cores draw these 640 samples in 28 minutes. The few weights
-# into the outputs are the stiff ones: a little heavier, they let steps be longer.
+# 7,000 images and width 128: two fast cores draw these 640 samples in 28 minutes. The few weights
+# into the outputs are the stiff ones: larger masses for them allow longer steps.
 CPU = Sources(
     Setting("mnist", width=128, depth=1, prior_variance=1.0, limit=7000),
     HMC(
@@ -186,7 +199,7 @@ CPU = Sources(
         masses=(("Dense_1/kernel", 2.0), ("Dense_1/bias", 2.0)),
         data_chunk=1000,
     ),
-    Ensemble(members=5, epochs=50, batch_size=100, learning_rate=1e-3, schedule="constant"),
+    ENSEMBLE,
     VI(epochs=300, batch_size=100, learning_rate=1e-3, antithetic=True),
 )
 PAPER = Sources(
@@ -200,7 +213,7 @@ PAPER = Sources(
         jitter=0.0,
         adapt_step_size=False,
     ),
-    Ensemble(members=5, epochs=50, batch_size=100, learning_rate=1e-3, schedule="constant"),
+    ENSEMBLE,
     VI(
         epochs=50,
         batch_size=100,

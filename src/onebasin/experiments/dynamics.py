@@ -1,7 +1,8 @@
 """The loss of two networks and of points between them through training, as trained and rebased."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,12 @@ import jax
 import numpy as np
 
 from onebasin.evaluation.transposition_studies import Dynamics as Moment
-from onebasin.evaluation.transposition_studies import as_json, dynamics_study, mean_and_std
+from onebasin.evaluation.transposition_studies import (
+    Record,
+    as_json,
+    dynamics_study,
+    mean_and_std,
+)
 from onebasin.experiments.claims import judge, plus_minus
 from onebasin.experiments.common_stages import Fit, fit_seconds
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
@@ -18,17 +24,63 @@ from onebasin.experiments.stage import Stage, Work, step
 from onebasin.figures.transpositions import dynamics_figure
 from onebasin.inference.methods import MAP
 
+TOY_SETTING = Setting("digits", width=64, depth=1, prior_variance=1.0)
+TOY_METHOD = MAP(epochs=40, batch_size=250, learning_rate=1e-2)
+CPU_SETTING = Setting("mnist", width=512, depth=1, prior_variance=1.0)
+CPU_METHOD = MAP(epochs=15, batch_size=200, learning_rate=1e-3)
+# The authors' own: stochastic gradient descent with momentum on the mean loss.
+PAPER_METHOD = MAP(
+    epochs=50, batch_size=64, learning_rate=1e-3, optimiser="sgd", schedule="constant"
+)
+
 
 @dataclass(frozen=True)
 class Study:
+    """Networks that are trained, several times over; shared by all studies of transpositions."""
+
     setting: Setting
     method: MAP
     runs: int = 5
-    moments: int = 12
     points: int = 11
-    examples: int | None = None
-    """Test images; all of them if None."""
+    """On the line between two networks."""
     seed: int = 0
+
+    def seconds_of(self, networks: int) -> float:
+        return fit_seconds(Fit(self.setting, self.method, runs=networks))
+
+    def perform(self, study: Callable[..., Sequence[Record]], work: Work, **options: Any) -> Any:
+        """The records of a study of this setting, as JSON."""
+        records = study(
+            problem(self.setting),
+            self.method,
+            key=jax.random.key(self.seed),
+            runs=self.runs,
+            symmetry=symmetry(self.setting),
+            points=self.points,
+            progress=work.progress,
+            **options,
+        )
+        return as_json(records)
+
+
+class OverRuns:
+    """The mean of a value over the runs of a study, against another, with standard errors."""
+
+    def __init__(
+        self, records: Sequence[Record], x: str, y: str | Callable[[Any], float], runs: int
+    ) -> None:
+        self.xs, self.mean, std = mean_and_std(records, x, y)
+        self.error = np.nan_to_num(std) / runs**0.5
+
+    def text(self, index: int, times: float = 1) -> str:
+        return plus_minus(times * float(self.mean[index]), times * float(self.error[index]))
+
+
+@dataclass(frozen=True)
+class DynamicsStudy(Study):
+    moments: int = 12
+    examples: int | None = None
+    """Test images; None for all."""
 
     @property
     def title(self) -> str:
@@ -37,45 +89,25 @@ class Study:
 
 @dataclass(frozen=True)
 class DynamicsConfig:
-    study: Study
+    study: DynamicsStudy
     largest_share: float
-    """Of the barrier at the end of training that may be left after rebasing."""
+    """Of the barrier at the end of training, that may be left after rebasing."""
 
 
-TOY_SETTING = Setting("digits", width=64, depth=1, prior_variance=1.0)
-TOY_METHOD = MAP(epochs=40, batch_size=250, learning_rate=1e-2)
-CPU_SETTING = Setting("mnist", width=512, depth=1, prior_variance=1.0)
-# The authors' own: stochastic gradient descent with momentum on the mean loss.
-PAPER_METHOD = MAP(
-    epochs=50, batch_size=64, learning_rate=1e-3, optimiser="sgd", schedule="constant"
-)
-CPU_METHOD = MAP(epochs=15, batch_size=200, learning_rate=1e-3)
-
-TOY = DynamicsConfig(Study(TOY_SETTING, TOY_METHOD, runs=2, moments=5, points=5), 0.3)
-CPU = DynamicsConfig(Study(CPU_SETTING, CPU_METHOD, runs=5, examples=5000), 0.1)
-PAPER = DynamicsConfig(Study(CPU_SETTING, PAPER_METHOD, runs=5), 0.1)
+TOY = DynamicsConfig(DynamicsStudy(TOY_SETTING, TOY_METHOD, runs=2, moments=5, points=5), 0.3)
+CPU = DynamicsConfig(DynamicsStudy(CPU_SETTING, CPU_METHOD, runs=5, examples=5000), 0.1)
+PAPER = DynamicsConfig(DynamicsStudy(CPU_SETTING, PAPER_METHOD, runs=5), 0.1)
 
 
-def study_seconds(config: Study) -> float:
-    training = fit_seconds(Fit(config.setting, config.method, runs=2 * config.runs))
-    return training + 0.5 * config.runs * config.moments
+def dynamics_seconds(config: DynamicsStudy) -> float:
+    return config.seconds_of(2 * config.runs) + 0.5 * config.runs * config.moments
 
 
-@step(version=1, seconds=study_seconds)
-def study_dynamics(config: Study, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
+@step(version=1, seconds=dynamics_seconds)
+def study_dynamics(config: DynamicsStudy, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     del inputs
-    records = dynamics_study(
-        problem(config.setting),
-        config.method,
-        key=jax.random.key(config.seed),
-        runs=config.runs,
-        moments=config.moments,
-        symmetry=symmetry(config.setting),
-        data=dataset(config.setting.data).test.first(config.examples),
-        points=config.points,
-        progress=work.progress,
-    )
-    return {"moments": as_json(records)}
+    data = dataset(config.setting.data).test.first(config.examples)
+    return {"moments": config.perform(dynamics_study, work, moments=config.moments, data=data)}
 
 
 def plan(config: DynamicsConfig) -> dict[str, Plan]:
@@ -90,70 +122,46 @@ def barrier(moment: Moment, which: str) -> float:
 
 def conclude(config: DynamicsConfig, outcomes: Mapping[str, Outcomes]) -> Findings:
     study = config.study
-    common: dict[str, Any] = {
-        "source": "Xiao et al. 2023, figure 2",
-        "conditions": f"{study.title}; {study.method.optimiser}, {study.points} points",
-        "published_scale": study.setting.same_size(PAPER.study.setting),
-    }
-    done = outcomes.get("all")
-    if done is None:
-        return Findings([_growth(None, "–", common)])
-    rows: list[dict[str, Any]] = done["study"]["moments"]
+    rows: list[dict[str, Any]] = outcomes["all"]["study"]["moments"]
     lists = ("t", "before", "after")
     moments = [Moment(**{**row, **{name: tuple(row[name]) for name in lists}}) for row in rows]
-    found = {
-        which: mean_and_std(moments, "epoch", lambda m, which=which: barrier(m, which))
+    before, after = (
+        OverRuns(moments, "epoch", partial(barrier, which=which), study.runs)
         for which in ("before", "after")
-    }
-    epochs, before, _ = found["before"]
-    after = found["after"][1]
-
-    def said(which: str, index: int) -> str:
-        _, mean, std = found[which]
-        error = float(np.nan_to_num(std[index])) / study.runs**0.5
-        return plus_minus(float(mean[index]), error)
-
-    text = f"{said('before', 0)} nats at the start, {said('before', -1)} at the end"
+    )
+    claim = partial(
+        judge,
+        source="Xiao et al. 2023, figure 2",
+        conditions=f"{study.title}; {study.method.optimiser}, {study.points} points",
+        published_scale=study.setting.same_size(PAPER.study.setting),
+    )
+    start, end, left = before.mean[0], before.mean[-1], after.mean[-1]
     claims = [
-        _growth(bool(before[-1] > before[0] and before[-1] > 3 * after[-1]), text, common),
-        judge(
+        claim(
+            "A barrier between two networks grows as they are trained",
+            bool(end > start and end > 3 * left),
+            published="a barrier grows",
+            ours=f"{before.text(0)} nats at the start, {before.text(-1)} at the end",
+            criterion="mean barrier at the end above that at the start, and above the rebased one",
+        ),
+        claim(
             "Rebased, it is gone",
-            bool(after[-1] <= config.largest_share * before[-1]),
+            bool(left <= config.largest_share * end),
             published="no barrier after rebasin",
-            ours=f"{said('before', -1)} → {said('after', -1)} nats at the end of training",
+            ours=f"{before.text(-1)} → {after.text(-1)} nats at the end of training",
             criterion=f"mean barrier at the end ≤ {config.largest_share:.0%} of the unaligned one",
-            value=float(after[-1]),
-            **common,
+            value=float(left),
         ),
     ]
     listed = [
-        [f"{e:.3g}", said("before", i), said("after", i)] for i, e in enumerate(epochs.tolist())
+        [f"{epoch:.3g}", before.text(i), after.text(i)]
+        for i, epoch in enumerate(before.xs.tolist())
     ]
     title = f"Barrier through training, {study.setting.title}, test data"
     table = Table(title, ["epoch", "as trained, nats", "rebased, nats"], listed)
-    alt = f"Loss of both networks and between them through training. As trained: {text}."
-    picture = Picture(
-        "losses", f"Loss through training, {study.title}", alt, dynamics_figure(moments)
-    )
-    return Findings(claims, [table], [picture])
+    alt = f"Loss of both networks and between them through training. As trained: {claims[0].ours}."
+    caption = f"Loss through training, {study.title}"
+    return Findings(claims, [table], [Picture("losses", caption, alt, dynamics_figure(moments))])
 
 
-def _growth(holds: bool | None, ours: str, common: Mapping[str, Any]) -> Any:
-    return judge(
-        "A barrier between two networks grows as they are trained",
-        holds,
-        published="a barrier grows",
-        ours=ours,
-        criterion="mean barrier at the end above that at the start, and above the rebased one",
-        **common,
-    )
-
-
-EXPERIMENT = Experiment(
-    name="dynamics",
-    title="Barriers through training",
-    question="When does the barrier between two networks arise, and is it there after rebasing?",
-    presets={"toy": TOY, "cpu": CPU, "paper": PAPER},
-    plan=plan,
-    conclude=conclude,
-)
+EXPERIMENT = Experiment("dynamics", {"toy": TOY, "cpu": CPU, "paper": PAPER}, plan, conclude)

@@ -1,15 +1,16 @@
-"""What an experiment is, and how one is run and recorded."""
+"""What an experiment is, and how it is run and recorded."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from onebasin.experiments import EXPERIMENTS, PRESETS
-from onebasin.experiments.claims import Claim
-from onebasin.experiments.record import RECORD_VERSION
-from onebasin.experiments.recorded import RecordedParts, lineage
-from onebasin.experiments.runner import Outcome, Run, versions, write_json
+from matplotlib.figure import Figure
+
+from onebasin.experiments import EXPERIMENTS, PRESETS, Entry
+from onebasin.experiments.claims import Claim, judge
+from onebasin.experiments.record import RECORD_VERSION, Outcome, RecordedParts, lineage, versions
+from onebasin.experiments.runner import Run, write_json
 from onebasin.experiments.setting import examples
 from onebasin.experiments.stage import Stage, encode
 from onebasin.figures.style import save_figure
@@ -17,6 +18,8 @@ from onebasin.figures.style import save_figure
 Plan = Mapping[str, Stage]
 """The stages of one part of an experiment, by name."""
 Outcomes = Mapping[str, Outcome]
+"""What the stages of one part produced, by the same names."""
+Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
@@ -31,51 +34,57 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with what a reader who cannot see it is told."""
+    """A figure with its text alternative."""
 
     name: str
     title: str
     alt: str
-    figure: Any = field(repr=False)
-    """A matplotlib figure, or the path of an SVG file that a stage made."""
+    figure: Figure | Path = field(repr=False)
+    """The figure, or the SVG file that a stage wrote."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What an experiment found."""
+    """What an experiment found; the sum of two is what both found."""
 
-    claims: Sequence[Claim]
+    claims: Sequence[Claim] = ()
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
 
+    def __add__(self, other: "Findings") -> "Findings":
+        return Findings(
+            [*self.claims, *other.claims],
+            [*self.tables, *other.tables],
+            [*self.pictures, *other.pictures],
+        )
+
 
 @dataclass(frozen=True)
-class Experiment:
-    """Presets, the stages they ask for, and what is concluded from their outcomes.
+class Experiment(Generic[Config]):
+    """Presets, the stages they need, and what follows from the outcomes.
 
-    `plan(config)` gives parts, each a set of stages; parts run one after another and each
-    finished one is concluded from at once. Parts named in `optional` run only when asked for.
+    `plan(config)` gives the parts, each a set of stages. Parts run in turn, and after each one
+    `conclude(config, outcomes)` is called with all finished parts; with fewer parts it concludes
+    less. The parts in `optional` run only on request.
     """
 
     name: str
-    title: str
-    question: str
-    presets: Mapping[str, Any]
-    plan: Callable[[Any], Mapping[str, Plan]]
-    conclude: Callable[[Any, Mapping[str, Outcomes]], Findings]
+    presets: Mapping[str, Config]
+    plan: Callable[[Config], Mapping[str, Plan]]
+    conclude: Callable[[Config, Mapping[str, Outcomes]], Findings]
     optional: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
-    def source(self) -> str:
-        return EXPERIMENTS[self.name].source
+    def about(self) -> Entry:
+        return EXPERIMENTS[self.name]
 
-    def config(self, preset: str) -> Any:
+    def config(self, preset: str) -> Config:
         if preset not in self.presets:
-            raise ValueError(f"there is no preset '{preset}'; choose among {', '.join(PRESETS)}")
+            raise ValueError(f"there is no preset '{preset}'; choose one of {', '.join(PRESETS)}")
         return self.presets[preset]
 
     def parts(self, preset: str, chosen: Sequence[str] = ()) -> dict[str, Plan]:
-        """The parts to run: those chosen, or all but the optional ones."""
+        """The parts to run: the chosen ones, or all that are not optional."""
         known = self.plan(self.config(preset))
         for name in chosen:
             if name not in known:
@@ -83,19 +92,34 @@ class Experiment:
                     f"'{self.name}' has no part '{name}' at preset {preset}; "
                     f"it has {', '.join(known)}"
                 )
-        skipped = set(self.optional.get(preset, ()))
-        return {
-            name: plan
-            for name, plan in known.items()
-            if (name in chosen if chosen else name not in skipped)
-        }
+        names = chosen or [n for n in known if n not in self.optional.get(preset, ())]
+        return {name: plan for name, plan in known.items() if name in names}
+
+    def findings(self, config: Config, outcomes: Mapping[str, Outcomes]) -> Findings:
+        """What follows from the finished parts; the claims of the others are not tested."""
+        found = self.conclude(config, outcomes) if outcomes else Findings()
+        missing = [part for part in self.plan(config) if part not in outcomes]
+        return found + Findings([self._untested(part) for part in missing])
+
+    def _untested(self, part: str) -> Claim:
+        return judge(
+            f"{self.about.title} (part '{part}')",
+            None,
+            published="–",
+            source=self.about.source,
+            ours="–",
+            criterion="",
+            conditions="",
+            published_scale=False,
+            reason=f"part '{part}' has not been run",
+        )
 
 
-def reproduce(experiment: Experiment, run: Run, parts: Sequence[str] = ()) -> Path:
-    """Run an experiment and write its record and figures; the path of the record.
+def reproduce(experiment: Experiment[Any], run: Run, parts: Sequence[str] = ()) -> Path:
+    """Run an experiment and write its record and figures; returns the path of the record.
 
-    The record is written anew after every part, with all parts that are done by then, those
-    of earlier runs among them.
+    The record is rewritten after every part. It holds all parts finished so far, including those
+    of earlier runs.
     """
     wanted = experiment.parts(run.preset, parts)
     path = write_record(experiment, run)
@@ -107,11 +131,11 @@ def reproduce(experiment: Experiment, run: Run, parts: Sequence[str] = ()) -> Pa
     return path
 
 
-def write_record(experiment: Experiment, run: Run) -> Path:
-    """Conclude from the parts that are done, and write what was found.
+def write_record(experiment: Experiment[Any], run: Run) -> Path:
+    """Write what follows from the finished parts.
 
-    A part that the record had before stays in it when it is made of the same stages, even if
-    their folders are gone: hours of work need not be kept, or may have been done elsewhere.
+    A part of the previous record is kept if it consists of the same stages, even if their
+    folders are gone: hours of work may have been deleted, or done on another machine.
     """
     config = experiment.config(run.preset)
     plans = experiment.plan(config)
@@ -123,17 +147,21 @@ def write_record(experiment: Experiment, run: Run) -> Path:
             outcomes[part] = {name: run.outcome(stage) for name, stage in plan.items()}
         elif before.has(part, plan):
             outcomes[part] = before.outcomes(part, plan)
-    found = experiment.conclude(config, outcomes)
+    data = {name for part in outcomes for stage in plans[part].values() for name in stage.data}
+    machines: list[dict[str, Any]] = []
+    for outcome in (o for done in outcomes.values() for o in done.values()):
+        if outcome.machine not in machines:
+            machines.append(outcome.machine)
     record = {
         "record": RECORD_VERSION,
         "experiment": experiment.name,
-        "title": experiment.title,
-        "question": experiment.question,
-        "source": experiment.source,
+        "title": experiment.about.title,
+        "question": experiment.about.question,
+        "source": experiment.about.source,
         "preset": run.preset,
         "config": encode(config),
         "parts": {part: part in outcomes for part in plans},
-        **write_findings(found, run.out, experiment.name),
+        **write_findings(experiment.findings(config, outcomes), run.out, experiment.name),
         "numbers": {
             part: {name: o.result for name, o in done.items()} for part, done in outcomes.items()
         },
@@ -144,14 +172,9 @@ def write_record(experiment: Experiment, run: Run) -> Path:
             ]
             for part in outcomes
         },
-        "data": {
-            name: examples(name)
-            for name in sorted(
-                {name for part in outcomes for s in plans[part].values() for name in s.data}
-            )
-        },
+        "data": {name: examples(name) for name in sorted(data)},
         "versions": versions(),
-        "machines": _machines(outcomes),
+        "machines": machines,
     }
     write_json(path, record)
     return path
@@ -167,29 +190,19 @@ def _row(stage: Stage, outcome: Outcome) -> dict[str, Any]:
 
 
 def write_findings(found: Findings, folder: Path, name: str) -> dict[str, Any]:
-    """Write the figures as `name`-….svg; claims, tables and figures as a record keeps them."""
+    """Write the figures as `name`-….svg; returns claims, tables and figures for a record."""
     figures = []
     for picture in found.pictures:
         target = folder / f"{name}-{picture.name}.svg"
-        if isinstance(picture.figure, Path):
-            if picture.figure.exists():  # or it stays as it is, if its stage's folder is gone
-                target.write_bytes(picture.figure.read_bytes())
-            elif not target.exists():
-                continue
-        else:
+        if not isinstance(picture.figure, Path):
             save_figure(picture.figure, target)
+        elif picture.figure.exists():
+            target.write_bytes(picture.figure.read_bytes())
+        elif not target.exists():  # the folder of its stage is gone, and no copy was kept
+            continue
         figures.append({"file": target.name, "title": picture.title, "alt": picture.alt})
     return {
         "claims": [asdict(claim) for claim in found.claims],
         "tables": [asdict(table) for table in found.tables],
         "figures": figures,
     }
-
-
-def _machines(outcomes: Mapping[str, Outcomes]) -> list[dict[str, Any]]:
-    """The machines the stages ran on, each once."""
-    found: list[dict[str, Any]] = []
-    for outcome in (o for done in outcomes.values() for o in done.values()):
-        if outcome.machine not in found:
-            found.append(outcome.machine)
-    return found

@@ -1,12 +1,13 @@
-"""Several variational posteriors merged into one, against each alone and against their ensemble.
+"""Several variational posteriors merged into one, against each of them and against their ensemble.
 
-The merged posterior is the W2 barycentre after joint alignment, with no reference picked by hand;
-also with the statistics of its hidden units restored, which averaging shrinks. It costs what one
-member costs; the ensemble (their mixture) is stored and run as many times over.
+The merged posterior is the W2 barycentre after joint alignment, without a chosen reference. A
+second version also restores the statistics of its hidden units, which averaging shrinks. It costs
+as much as one member; the ensemble (their mixture) costs as much as all of them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ from onebasin.alignment import align_many
 from onebasin.choices import WeightObjective
 from onebasin.evaluation.reference import reference_table
 from onebasin.experiments import presets
-from onebasin.experiments.claims import Claim, Requirement, judge, plus_minus
-from onebasin.experiments.common_stages import EVALUATION_RATE, OVERHEAD, POSTERIOR, fits
+from onebasin.experiments.claims import Claim, Requirement, judge, measured_in, text_of
+from onebasin.experiments.common_stages import POSTERIOR, evaluation_seconds, fits, load_inputs
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan, Table
-from onebasin.experiments.setting import Setting, dataset, flops, problem, symmetry
+from onebasin.experiments.setting import Setting, dataset, problem, symmetry
 from onebasin.experiments.stage import Stage, Work, step
 from onebasin.inference.methods import VI
 from onebasin.paths.merging import repaired_mean
-from onebasin.posterior import MeanField, Mixture, load, save
+from onebasin.posterior import MeanField, Mixture, save
 from onebasin.trees import num_parameters
 
 MERGED, AVERAGE, ENSEMBLE = "merged", "averaged as fitted", "ensemble"
@@ -37,7 +38,7 @@ class Merge:
     setting: Setting
     objective: WeightObjective = "w2"
     examples: int = 1000
-    """Training images on which the units' statistics are taken."""
+    """Training images on which the statistics of the units are computed."""
 
     @property
     def title(self) -> str:
@@ -64,7 +65,7 @@ class Many:
     accuracy: float
     """Test accuracy that every member must reach."""
     lost_accuracy: float
-    """How much below the members' mean the merged posterior may stay."""
+    """How far below the members' mean the accuracy of the merged posterior may be."""
     together: int = 0
 
 
@@ -76,7 +77,7 @@ PAPER = Many(presets.MNIST, presets.PAPER_VI_MNIST, 5, 128, 0.98, 0.005)
 @step(version=2, seconds=lambda config: 15.0 * (config.setting.width / 512) ** 2 + 1)
 def merge_posteriors(config: Merge, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     task, sym = problem(config.setting), symmetry(config.setting)
-    members = [load(path, like=task.shapes) for _, path in sorted(inputs.items())]
+    members = list(load_inputs(config.setting, inputs).values())
     found = align_many(members, symmetry=sym, objective=config.objective)
     save(work.folder / POSTERIOR, found.barycenter, network=task.network)
     whole = repaired_mean(found.posteriors, task.apply, task.x[: config.examples], symmetry=sym)
@@ -85,18 +86,16 @@ def merge_posteriors(config: Merge, inputs: dict[str, Path], work: Work) -> dict
 
 
 def judge_seconds(config: Judge) -> float:
-    # Members and the three averages each with all draws, and the ensemble with its own.
+    # Each member and the three averages with all draws, and the ensemble with its own.
     draws = (config.members + 4) * config.num_samples
-    work = draws * config.setting.num_test * flops(config.setting)
-    return OVERHEAD + work / EVALUATION_RATE[config.setting.network]
+    return evaluation_seconds(config.setting, draws * config.setting.num_test)
 
 
 @step(version=2, seconds=judge_seconds)
 def judge_posteriors(config: Judge, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
-    """Every member and what was made of them against the ensemble and the labels."""
+    """The members and their three averages, compared with the ensemble and the labels."""
     del work
-    task = problem(config.setting)
-    loaded = {name: load(path, like=task.shapes) for name, path in sorted(inputs.items())}
+    task, loaded = problem(config.setting), load_inputs(config.setting, inputs)
     merged, whole = loaded.pop("merged"), loaded.pop("repaired")
     members = list(loaded.values())
 
@@ -117,15 +116,9 @@ def judge_posteriors(config: Judge, inputs: dict[str, Path], work: Work) -> dict
         key=jax.random.key(0),
         num_samples=config.num_samples,
     )
-    size = num_parameters(task.shapes)
-    return {
-        **table.summary(),
-        "stored_numbers": {
-            "member": 2 * size,
-            MERGED: 2 * size,
-            ENSEMBLE: 2 * size * len(members),
-        },
-    }
+    size = 2 * num_parameters(task.shapes)
+    stored = {"member": size, MERGED: size, ENSEMBLE: size * len(members)}
+    return {**table.summary(), "stored_numbers": stored}
 
 
 def plan(config: Many) -> dict[str, Plan]:
@@ -139,119 +132,75 @@ def plan(config: Many) -> dict[str, Plan]:
 
 
 def conclude(config: Many, outcomes: Mapping[str, Outcomes]) -> Findings:
-    done = outcomes.get("all")
-    if done is None:
-        return Findings(_claims(config, None))
-    found = done["table"].result
+    found = outcomes["all"]["table"].result
     rows = {row["name"]: row for row in found["rows"]}
     rows[ENSEMBLE] = rows.pop("reference")
     stored, one = found["stored_numbers"], found["stored_numbers"]["member"]
+    columns = {
+        "NLL, nats": "nll",
+        "calibration error": "calibration_error",
+        "agreement with the ensemble": "agreement",
+        "TV to the ensemble": "total_variation",
+    }
     listed = [
         [
             name,
             f"{row['accuracy']:.2%}",
-            plus_minus(row["nll"], row["nll_stderr"]),
-            plus_minus(row["calibration_error"], row["calibration_error_stderr"]),
-            plus_minus(row["agreement"], row["agreement_stderr"]),
-            plus_minus(row["total_variation"], row["total_variation_stderr"]),
+            *(text_of(row, measure) for measure in columns.values()),
             f"{stored.get(name, one) / one:.0f}×",
         ]
         for name, row in rows.items()
         if "half" not in name
     ]
-    columns = [
-        "posterior",
-        "test accuracy",
-        "NLL, nats",
-        "calibration error",
-        "agreement with the ensemble",
-        "TV to the ensemble",
-        "stored numbers",
-    ]
+    heads = ["posterior", "test accuracy", *columns, "stored numbers"]
     title = f"{config.members} posteriors and what is made of them, {config.setting.title}"
     note = f"{found['examples']:,} test images, {found['samples']} draws of each."
-    return Findings(_claims(config, rows), [Table(title, columns, listed, note)])
+    return Findings(_claims(config, rows), [Table(title, heads, listed, note)])
 
 
-def _claims(config: Many, rows: Mapping[str, Any] | None) -> list[Claim]:
-    common: dict[str, Any] = {
-        "published": "not in the papers",
-        "source": "ours",
-        "conditions": f"{config.setting.title}; {config.members} VI posteriors of "
-        f"{config.vi.epochs} epochs; {config.num_samples} draws",
-        "published_scale": config.setting.same_size(PAPER.setting),
-    }
-    if rows is None:
-        return [
-            judge(
-                "One merged posterior stands in for several",
-                None,
-                ours="–",
-                criterion="",
-                **common,
-            )
-        ]
-    members = [row for name, row in rows.items() if name.startswith("member")]
-    fits_met = [
-        Requirement(
-            "the members' test accuracy is", min(m["accuracy"] for m in members), config.accuracy
-        )
-    ]
-    mean = float(np.mean([m["accuracy"] for m in members]))
+def _claims(config: Many, rows: Mapping[str, Any]) -> list[Claim]:
+    accuracies = [row["accuracy"] for name, row in rows.items() if name.startswith("member")]
+    mean = float(np.mean(accuracies))
     merged, whole = rows[MERGED], rows[REPAIRED]
     plain, ensemble = rows[AVERAGE], rows[ENSEMBLE]
+    claim = partial(
+        judge,
+        published="not in the papers",
+        conditions=f"{config.setting.title}; {config.members} VI posteriors of "
+        f"{config.vi.epochs} epochs; {config.num_samples} draws",
+        published_scale=config.setting.same_size(PAPER.setting),
+        fits=[Requirement("the members' test accuracy is", min(accuracies), config.accuracy)],
+    )
     return [
-        judge(
+        claim(
             "One merged posterior classifies as well as the members it was made of",
             merged["accuracy"] >= mean - config.lost_accuracy,
             ours=f"{merged['accuracy']:.2%}, members {mean:.2%} on average",
             criterion=f"accuracy at most {config.lost_accuracy:.1%} below the members' mean",
-            fits=fits_met,
-            value=merged["accuracy"],
-            stderr=merged["accuracy_stderr"],
-            **common,
+            **measured_in(merged, "accuracy"),
         ),
-        judge(
+        claim(
             "Without alignment the average is no posterior at all",
             plain["nll"] > merged["nll"] + 3 * (plain["nll_stderr"] + merged["nll_stderr"]),
             ours=f"NLL {plain['nll']:.3f} averaged as fitted, {merged['nll']:.3f} merged",
             criterion="NLL of the unaligned average above that of the merged by three errors",
-            fits=fits_met,
-            value=plain["nll"],
-            stderr=plain["nll_stderr"],
-            **common,
+            **measured_in(plain, "nll"),
         ),
-        judge(
+        claim(
             "Restoring the units' statistics makes the merged posterior surer where it is right",
             whole["nll"] < merged["nll"] - 2 * (whole["nll_stderr"] + merged["nll_stderr"]),
             ours=f"NLL {merged['nll']:.4f} → {whole['nll']:.4f}",
             criterion="NLL lower by two standard errors",
-            fits=fits_met,
-            value=whole["nll"],
-            stderr=whole["nll_stderr"],
-            **common,
+            **measured_in(whole, "nll"),
         ),
-        judge(
+        claim(
             "Merged and repaired, it is as good as the ensemble, at a fraction of its cost",
             whole["nll"] <= ensemble["nll"] + 2 * (whole["nll_stderr"] + ensemble["nll_stderr"]),
             ours=f"NLL {whole['nll']:.4f} against {ensemble['nll']:.4f}",
             criterion="NLL within two standard errors of the ensemble's",
-            fits=fits_met,
-            value=whole["nll"],
-            stderr=whole["nll_stderr"],
-            **common,
+            **measured_in(whole, "nll"),
         ),
     ]
 
 
-EXPERIMENT = Experiment(
-    name="many",
-    title="Many posteriors merged into one",
-    question=(
-        "Can one Gaussian, the barycentre of several aligned posteriors, replace them all: as "
-        "accurate as each, as calibrated as their ensemble, at the cost of one?"
-    ),
-    presets={"toy": TOY, "cpu": CPU, "paper": PAPER},
-    plan=plan,
-    conclude=conclude,
-)
+EXPERIMENT = Experiment("many", {"toy": TOY, "cpu": CPU, "paper": PAPER}, plan, conclude)

@@ -1,12 +1,12 @@
-"""Runs stages in a folder: done ones are skipped, killed ones resume.
+"""Runs stages in a folder: finished stages are skipped, interrupted ones resume.
 
     OUT/run.json            preset and versions; a folder never mixes two
-    OUT/plan.json           what was asked for last
+    OUT/plan.json           the stages of the last command
     OUT/stages/<key>/       a finished stage: its files, result.json, stage.json
-    OUT/stages/<key>.part/  one that is under way, or was killed
+    OUT/stages/<key>.part/  a stage that is running or was interrupted
 
-A stage appears under its key by one rename, so whatever is there is whole. Several processes may
-work in one folder: one that needs a stage another is making waits for it.
+A stage appears under its key by one rename, so a folder of that name is always complete. Several
+processes may work in one folder: a process waits for a stage that another one is running.
 """
 
 import fcntl
@@ -18,57 +18,38 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
-from onebasin import __version__
 from onebasin.atomic import write_atomically
+from onebasin.experiments.common_stages import POSTERIOR, Fit
+from onebasin.experiments.record import Outcome, check_same, versions
 from onebasin.experiments.stage import RESULT, Stage, Work
 from onebasin.inference.methods import to_config
 from onebasin.posterior import read_header
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a stage: the numbers it returned, its files, what it took."""
-
-    result: dict[str, Any]
-    folder: Path
-    seconds: float
-    key: str
-    machine: dict[str, Any]
-
-    def __getitem__(self, name: str) -> Any:
-        return self.result[name]
-
-
 @dataclass
 class Run:
-    """A folder of stages made with one preset by one version."""
+    """A folder of stages, all made with one preset and one version."""
 
     out: Path
     preset: str
     quiet: bool = False
     adopt: Sequence[Path] = ()
-    done_now: int = field(default=0, init=False)
 
     def open(self) -> None:
         """Make the folder, or refuse one of another preset or version."""
         self.out.mkdir(parents=True, exist_ok=True)
         path, now = self.out / "run.json", {"preset": self.preset, **versions()}
         if path.exists():
-            found = json.loads(path.read_text())
-            for name, value in now.items():
-                if found.get(name) != value:
-                    raise ValueError(
-                        f"{self.out} was made with {name} {found.get(name)} and this is "
-                        f"{value}; name another folder by --out"
-                    )
-            return
-        write_json(path, now)
+            check_same(self.out, json.loads(path.read_text()), now)
+        else:
+            write_json(path, now)
 
     def folder(self, stage: Stage) -> Path:
         return self.out / "stages" / stage.key
@@ -77,22 +58,22 @@ class Run:
         return stage.data_is_here and (self.folder(stage) / RESULT).exists()
 
     def outcome(self, stage: Stage) -> Outcome:
-        """What a finished stage left."""
+        """The outcome of a finished stage."""
         folder = self.folder(stage)
         about = json.loads((folder / "stage.json").read_text())
         result = json.loads((folder / RESULT).read_text())
         return Outcome(result, folder, about["seconds"], stage.key, about["machine"])
 
     def perform(self, stage: Stage) -> Outcome:
-        """The stage's outcome; it and what it needs run if they have not yet."""
+        """The outcome of a stage; runs it and the stages it needs unless they are finished."""
         for needed in stage.lineage():
             if not self.is_done(needed):
                 with self._locked(needed):
                     if not self.is_done(needed):
-                        self._make(needed)
+                        self._execute(needed)
         return self.outcome(stage)
 
-    def _make(self, stage: Stage) -> None:
+    def _execute(self, stage: Stage) -> None:
         self.say(f"  {stage.title} (about {clock(stage.seconds)})")
         part = self.folder(stage).with_name(stage.key + ".part")
         if part.exists() and not stage.function.resumes:
@@ -108,24 +89,22 @@ class Run:
         write_json(part / "stage.json", about)
         write_json(part / RESULT, result)
         os.rename(part, self.folder(stage))
-        self.done_now += 1
         self.say(f"    done in {clock(seconds)}")
 
     def _adopt(self, stage: Stage, part: Path) -> None:
-        """Put a finished posterior file of the same fit where the fit will find it.
+        """Copy a finished posterior file of the same fit to where the fit looks for one.
 
         Only the method and the key are compared here: the fit itself refuses a file of another
-        problem, by name of what differs.
+        problem and names the difference.
         """
-        method, seed = getattr(stage.config, "method", None), getattr(stage.config, "seed", None)
-        target = part / "posterior.safetensors"
-        if method is None or target.exists() or stage.config.runs is not None:
+        target, config = part / POSTERIOR, stage.config
+        if not isinstance(config, Fit) or target.exists() or config.runs is not None:
             return
-        wanted = to_config(method)
+        wanted = to_config(config.method)
         for path in self.adopt:
             made = read_header(path).provenance.get("fit", {})
-            if made.get("method") == wanted and made.get("key", [None])[-1] == seed:
-                self.say(f"    taking {path}")
+            if made.get("method") == wanted and made.get("key", [None])[-1] == config.seed:
+                self.say(f"    adopting {path}")
                 shutil.copyfile(path, target)
                 return
 
@@ -138,7 +117,7 @@ class Run:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                self.say(f"  {stage.title}: waiting for another process that is making it")
+                self.say(f"  {stage.title}: waiting for another process that is running it")
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
         path.unlink(missing_ok=True)
@@ -149,12 +128,8 @@ class Run:
             sys.stderr.flush()
 
 
-def versions() -> dict[str, str]:
-    return {"onebasin": __version__, "jax": jax.__version__}
-
-
 def machine() -> dict[str, Any]:
-    """What the numbers were made on; nothing that names the machine."""
+    """The hardware and software that produced the numbers, without the machine's name."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "processor": platform.machine(),
@@ -173,13 +148,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
         return value.tolist()
-    raise TypeError(f"a {type(value).__name__} is not JSON")
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
 def clock(seconds: float) -> str:
-    """A duration in words."""
+    """A duration as text.
+
+    >>> clock(2), clock(600), clock(9000)
+    ('2.0 s', '10 min', '2.5 h')
+    """
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:

@@ -1,4 +1,4 @@
-"""What is fitted, as a plain value: data, network, prior and temperature."""
+"""What is fitted, as a plain value: data set, network, prior and temperature."""
 
 import hashlib
 import math
@@ -30,17 +30,17 @@ TEST_EXAMPLES = {"digits": 355}
 
 @dataclass(frozen=True)
 class Setting:
-    """A network on a data set with a prior; `problem` makes the real thing of it."""
+    """A network on a data set with a prior; `problem` builds the `Problem`."""
 
     data: DataName
     network: NetworkName = "mlp"
     width: int = 512
     depth: int = 3
-    """Hidden layers of the mlp."""
+    """Number of hidden layers of the MLP."""
     prior_variance: float = 0.01
     temperature: float = 1.0
     limit: int | None = None
-    """The first so many training examples."""
+    """Use only this many training examples, the first ones."""
 
     @property
     def num_train(self) -> int:
@@ -69,9 +69,9 @@ class Setting:
         )
 
     def same_size(self, other: "Setting") -> bool:
-        """Whether data, network and temperature are those of `other`: "the published scale".
+        """Whether data set, network and temperature equal those of `other`, the published ones.
 
-        Files with fewer examples than the data set was published with are not its data.
+        False if the files on this machine hold only part of the published data set.
         """
         fields = ("data", "network", "width", "depth", "limit", "temperature")
         if any(getattr(self, name) != getattr(other, name) for name in fields):
@@ -81,15 +81,15 @@ class Setting:
 
 
 @lru_cache(maxsize=2)
-def dataset(name: str) -> Dataset:
+def dataset(name: DataName) -> Dataset:
     data = load_dataset(name)
-    is_here.cache_clear()  # it may have been fetched just now
+    is_here.cache_clear()  # loading may have downloaded it
     return data
 
 
 @lru_cache(maxsize=16)
 def problem(setting: Setting) -> Problem:
-    """The problem of a setting. Kept, so that stages of one setting share compiled programs."""
+    """The problem of a setting, cached so that stages of one setting share compiled programs."""
     whole = dataset(setting.data)
     data = load_dataset(setting.data, limit=setting.limit) if setting.limit else whole
     return Problem.from_network(
@@ -107,12 +107,12 @@ def symmetry(setting: Setting) -> Symmetry:
 
 @lru_cache(maxsize=8)
 def is_here(name: str) -> bool:
-    """Whether a data set is on this machine, without reading or fetching it."""
+    """Whether a data set is on this machine, without reading or downloading it."""
     return any(found.name == name and found.place != "nowhere" for found in describe())
 
 
 def examples(name: str) -> dict[str, Any]:
-    """How many examples a data set has on this machine, and a digest of them."""
+    """The number of examples that a data set has on this machine, and a digest of them."""
     data = dataset(name)
     return {"train": len(data.train.y), "test": len(data.test.y), "digest": fingerprint(name)}
 
@@ -129,7 +129,7 @@ def fingerprint(name: str) -> str:
 
 @lru_cache(maxsize=64)
 def flops(setting: Setting) -> float:
-    """Floating-point operations of one example's forward pass, without any data."""
+    """Floating-point operations of the forward pass of one example; needs no data."""
     classes = 100 if setting.data == "cifar100" else 10
     net = setting.module(classes)
     x = jax.ShapeDtypeStruct((1, *SHAPES.get(setting.data, (32, 32, 3))), np.float32)
@@ -139,6 +139,9 @@ def flops(setting: Setting) -> float:
 
 
 def gradient_flops(setting: Setting) -> float:
-    """Operations of one example's gradient: three forward passes, but none goes on to the image."""
+    """Operations of the gradient of one example.
+
+    Three forward passes, without the gradient with respect to the image.
+    """
     to_image = 2 * math.prod(SHAPES.get(setting.data, (32, 32, 3))) * setting.width
     return 3 * flops(setting) - (to_image if setting.network == "mlp" else 0)

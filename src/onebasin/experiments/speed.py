@@ -1,8 +1,8 @@
-"""How fast this machine is, so that estimates of time are about it and not about ours.
+"""How fast this machine is, so that estimated times apply to it and not to ours.
 
-Nearly all the time of an experiment goes into matrix products. Estimates assume the rates of the
-two cores they were first measured on; here a few products are timed to see how much faster or
-slower this machine is.
+Nearly all the time of an experiment is spent in matrix products. Estimates assume the rates of the
+reference machine, two CPU cores; timing a few products shows how much faster or slower this
+machine is.
 """
 
 import time
@@ -12,23 +12,23 @@ import jax
 import jax.numpy as jnp
 
 REFERENCE = 167e9
-"""Floating-point operations per second of such products, at best, on the two cores where the rates
-were measured (`results/inference.json`)."""
+"""The best rate of such products on the reference machine, in floating-point operations per second
+(`results/inference.json`)."""
 ROWS, WIDTH = 4096, 512
 
 
 @cache
 def speed() -> float:
-    """This machine's rate of matrix products over the reference's; about a tenth of a second.
+    """The rate of matrix products of this machine relative to the reference; takes about 0.1 s.
 
-    Other work that goes on meanwhile makes the machine look as much slower as it is just then.
+    Other programs that run meanwhile lower it.
     """
     a, b = jnp.ones((ROWS, WIDTH)), jnp.ones((WIDTH, WIDTH))
     product = jax.jit(jnp.matmul).lower(a, b).compile()
     product(a, b).block_until_ready()
-    taken = []
+    times = []
     for _ in range(5):
         began = time.perf_counter()
         product(a, b).block_until_ready()
-        taken.append(time.perf_counter() - began)
-    return 2 * ROWS * WIDTH * WIDTH / min(taken) / REFERENCE
+        times.append(time.perf_counter() - began)
+    return 2 * ROWS * WIDTH * WIDTH / min(times) / REFERENCE

@@ -1,11 +1,11 @@
 """A stage: a pure function of a typed config and of files that earlier stages wrote.
 
 A stage function is `function(config, inputs, work) -> dict`: `config` is a frozen dataclass,
-`inputs` maps names to files, files it makes go into `work.folder`, and what it returns is
-JSON-able. It lives at the top of a module and uses no globals, so it can be sent elsewhere.
+`inputs` maps names to files, its own files go into `work.folder`, and the returned dictionary can
+be written as JSON. It is defined at module level and uses no globals, so that it can be pickled.
 
-The key of a stage is a digest of its name and version, its config, the data the config names and
-the keys of its inputs. Whatever changes a result changes the key; nothing else does.
+The key of a stage is a digest of its name and version, its config, the data that the config names
+and the keys of its inputs. Whatever changes a result changes the key, and nothing else does.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class Work:
-    """Where a stage function puts its files, and how it tells how far it is."""
+    """Where a stage function writes its files, and whether it reports progress."""
 
     folder: Path
     quiet: bool = False
 
     @property
     def progress(self) -> ProgressStyle:
-        """The `progress` of whatever the stage calls."""
+        """The `progress` argument of what the stage calls."""
         return "silent" if self.quiet else "auto"
 
 
@@ -41,9 +41,9 @@ def step(
 ) -> Callable[[Callable], Callable]:
     """Make a function a stage function.
 
-    `version` goes up whenever the function would give another result; `seconds(config)` estimates
-    the time on the machine that `speed` compares with; one that `resumes` is given the folder an
-    earlier try left behind.
+    `version` is increased whenever the function would give another result. `seconds(config)`
+    estimates the time on the reference machine of `speed`. With `resumes`, an interrupted stage
+    finds the files it had written so far in its folder.
     """
 
     def mark(function: Callable) -> Callable:
@@ -63,9 +63,10 @@ class File:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage function with its config and inputs; `stage["name"]` is a file it writes."""
+    """A stage function with its config and inputs; `stage["name"]` is a file that it writes."""
 
     function: Any
+    """Marked by `step`, which sets its `version`, `seconds` and `resumes`."""
     config: Any
     inputs: Mapping[str, File] = field(default_factory=dict)
 
@@ -83,12 +84,12 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """About how long it will take on this machine."""
+        """The estimated time on this machine."""
         return float(self.function.seconds(self.config)) / speed()
 
     @property
     def data(self) -> tuple[str, ...]:
-        """The data sets the config names."""
+        """The data sets that the config names."""
         return tuple(sorted({setting.data for setting in _settings(self.config)}))
 
     @property
@@ -96,7 +97,7 @@ class Stage:
         return all(is_here(name) for stage in self.lineage() for name in stage.data)
 
     def description(self) -> dict[str, Any]:
-        """What the key is a digest of."""
+        """The content of which the key is a digest."""
         return {
             "stage": self.name,
             "version": self.function.version,
@@ -111,7 +112,7 @@ class Stage:
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def lineage(self) -> list["Stage"]:
-        """The stages this one needs, in the order they must run, and itself at the end."""
+        """The stages that this one needs, in execution order, and itself last."""
         before = [stage for f in self.inputs.values() for stage in f.stage.lineage()]
         return [*dict.fromkeys(before), self]
 
@@ -120,7 +121,7 @@ class Stage:
 
 
 def encode(value: Any) -> Any:
-    """A config as JSON: dataclasses with their names, so that two kinds never look alike."""
+    """A config as JSON; dataclasses keep their type names, so that two types never coincide."""
     if is_dataclass(value) and not isinstance(value, type):
         own = {f.name: encode(getattr(value, f.name)) for f in fields(value)}
         return {"type": type(value).__name__, **own}
@@ -130,7 +131,9 @@ def encode(value: Any) -> Any:
         return [encode(v) for v in value]
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    raise ValueError(f"a config holds plain values and dataclasses, not a {type(value).__name__}")
+    raise ValueError(
+        f"a config may hold plain values and dataclasses, but not a {type(value).__name__}"
+    )
 
 
 def _settings(config: Any) -> list[Setting]:

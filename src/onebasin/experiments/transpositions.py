@@ -1,54 +1,56 @@
-"""Permutations of known size are planted at the start of training: what rebasing finds after it.
+"""Permutations of known size are planted before training: what does rebasing find after it?
 
 Four panels: transpositions found, distance and barrier against the number planted; and the number
-along the line from one trained network to another.
+of transpositions along the line from one trained network to another.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from onebasin.evaluation.transposition_studies import (
     Interpolated,
     Planted,
-    as_json,
     interpolation_study,
-    mean_and_std,
     planted_study,
 )
-from onebasin.experiments.claims import Claim, judge, plus_minus
-from onebasin.experiments.common_stages import Fit, fit_seconds
+from onebasin.experiments.claims import judge
 from onebasin.experiments.dynamics import (
     CPU_METHOD,
     CPU_SETTING,
     PAPER_METHOD,
     TOY_METHOD,
     TOY_SETTING,
+    OverRuns,
+    Study,
 )
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
-from onebasin.experiments.setting import Setting, dataset, problem, symmetry
+from onebasin.experiments.setting import dataset
 from onebasin.experiments.stage import Stage, Work, step
 from onebasin.figures.transpositions import interpolation_figure, planted_figure
-from onebasin.inference.methods import MAP
 
 SOURCE = "Xiao et al. 2023, figure 3"
 FALL = 0.05  # a curve that never falls by more than this share of its range counts as rising
 RISES = f"the mean over runs never falls by more than {FALL:.0%} of its range, and ends higher"
+COLUMNS = {
+    "found": "found",
+    "recovered": "units sent back, %",
+    "distance_before": "distance as trained",
+    "distance_after": "rebased",
+    "barrier_before": "barrier as trained, nats",
+    "barrier_after": "rebased, nats",
+}
 
 
 @dataclass(frozen=True)
-class Planting:
-    setting: Setting
-    method: MAP
-    planted: tuple[int, ...]
-    runs: int = 5
-    points: int = 11
+class Planting(Study):
+    planted: tuple[int, ...] = ()
     examples: int | None = None
-    seed: int = 0
+    """Test images; None for all."""
 
     @property
     def title(self) -> str:
@@ -56,12 +58,8 @@ class Planting:
 
 
 @dataclass(frozen=True)
-class Line:
-    setting: Setting
-    method: MAP
-    runs: int = 5
+class Line(Study):
     points: int = 21
-    seed: int = 0
 
     @property
     def title(self) -> str:
@@ -75,61 +73,39 @@ class TranspositionsConfig:
 
 
 TOY = TranspositionsConfig(
-    Planting(TOY_SETTING, TOY_METHOD, (0, 16, 40, 63), runs=2, points=5),
+    Planting(TOY_SETTING, TOY_METHOD, runs=2, points=5, planted=(0, 16, 40, 63)),
     Line(TOY_SETTING, TOY_METHOD, runs=2, points=7),
 )
 CPU = TranspositionsConfig(
-    Planting(CPU_SETTING, CPU_METHOD, (1, 128, 256, 384, 511), runs=3, examples=5000),
+    Planting(CPU_SETTING, CPU_METHOD, runs=3, planted=(1, 128, 256, 384, 511), examples=5000),
     Line(CPU_SETTING, CPU_METHOD, runs=3),
 )
 PAPER = TranspositionsConfig(
-    Planting(
-        CPU_SETTING, PAPER_METHOD, (1, 52, 103, 154, 205, 256, 307, 358, 409, 460, 511), runs=5
-    ),
-    Line(CPU_SETTING, PAPER_METHOD, runs=5),
+    Planting(CPU_SETTING, PAPER_METHOD, planted=tuple(range(1, 512, 51))),
+    Line(CPU_SETTING, PAPER_METHOD),
 )
 
 
 def planting_seconds(config: Planting) -> float:
     networks = config.runs * (len(config.planted) + 1)
-    return fit_seconds(Fit(config.setting, config.method, runs=networks)) + networks
+    return config.seconds_of(networks) + networks
 
 
 @step(version=1, seconds=planting_seconds)
 def study_planted(config: Planting, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     del inputs
-    records = planted_study(
-        problem(config.setting),
-        config.method,
-        key=jax.random.key(config.seed),
-        planted=config.planted,
-        runs=config.runs,
-        symmetry=symmetry(config.setting),
-        data=dataset(config.setting.data).test.first(config.examples),
-        points=config.points,
-        progress=work.progress,
-    )
-    return {"records": as_json(records)}
+    data = dataset(config.setting.data).test.first(config.examples)
+    return {"records": config.perform(planted_study, work, planted=config.planted, data=data)}
 
 
 def line_seconds(config: Line) -> float:
-    training = fit_seconds(Fit(config.setting, config.method, runs=2 * config.runs))
-    return training + 0.1 * config.runs * config.points
+    return config.seconds_of(2 * config.runs) + 0.1 * config.runs * config.points
 
 
 @step(version=1, seconds=line_seconds)
 def study_line(config: Line, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     del inputs
-    records = interpolation_study(
-        problem(config.setting),
-        config.method,
-        key=jax.random.key(config.seed),
-        runs=config.runs,
-        symmetry=symmetry(config.setting),
-        points=config.points,
-        progress=work.progress,
-    )
-    return {"records": as_json(records)}
+    return {"records": config.perform(interpolation_study, work)}
 
 
 def plan(config: TranspositionsConfig) -> dict[str, Plan]:
@@ -140,143 +116,88 @@ def plan(config: TranspositionsConfig) -> dict[str, Plan]:
 
 
 def conclude(config: TranspositionsConfig, outcomes: Mapping[str, Outcomes]) -> Findings:
-    claims: list[Claim] = []
-    tables: list[Table] = []
-    pictures: list[Picture] = []
+    found = Findings()
     if "planted" in outcomes:
         rows = outcomes["planted"]["study"]["records"]
-        _planted(config.planting, [Planted(**row) for row in rows], claims, tables, pictures)
+        found += _planted(config.planting, [Planted(**row) for row in rows])
     if "line" in outcomes:
         rows = outcomes["line"]["study"]["records"]
-        _line(config.line, [Interpolated(**row) for row in rows], claims, pictures)
-    for part, text in (("planted", "Rebasing finds what was planted"), ("line", "NoT is monotone")):
-        if part not in outcomes:
-            claims.append(
-                judge(
-                    text,
-                    None,
-                    published="it does",
-                    source=SOURCE,
-                    ours="–",
-                    criterion="",
-                    conditions=config.planting.title,
-                    published_scale=False,
-                )
-            )
-    return Findings(claims, tables, pictures)
+        found += _line(config.line, [Interpolated(**row) for row in rows])
+    return found
 
 
 def fall(ys: np.ndarray) -> float:
-    """How far a curve falls below where it has been, as a share of its range; 1 if it is flat."""
+    """How far a curve falls below its running maximum, as a share of its range; 1 if it is flat."""
     if np.ptp(ys) == 0:
         return 1.0
     return float((np.maximum.accumulate(ys) - ys).max() / np.ptp(ys))
 
 
-def _planted(
-    config: Planting, records: list[Planted], claims: list, tables: list, pictures: list
-) -> None:
-    common: dict[str, Any] = {
-        "source": SOURCE,
-        "conditions": f"{config.title}; {config.method.epochs} epochs of {config.method.optimiser}",
-        "published_scale": config.setting.same_size(PAPER.planting.setting),
-    }
-    curves = {
-        name: mean_and_std(records, "planted", name)
-        for name in (
-            "found",
-            "recovered",
-            "distance_before",
-            "distance_after",
-            "barrier_before",
-            "barrier_after",
-        )
-    }
-    planted = curves["found"][0]
-
-    def said(name: str, index: int, percent: bool = False) -> str:
-        _, mean, std = curves[name]
-        error = float(np.nan_to_num(std[index])) / config.runs**0.5
-        times = 100 if percent else 1
-        return plus_minus(times * float(mean[index]), times * error)
-
-    for name, text, published in (
-        ("found", "The more transpositions are planted, the more are found", "rises with it"),
-        ("distance_before", "Distance in weights rises with what was planted", "rises with it"),
-        ("barrier_before", "So does the barrier", "rises with it"),
+def _planted(config: Planting, records: list[Planted]) -> Findings:
+    curves = {name: OverRuns(records, "planted", name, config.runs) for name in COLUMNS}
+    planted = curves["found"].xs
+    claim = partial(
+        judge,
+        source=SOURCE,
+        published="rises with it",
+        criterion=RISES,
+        conditions=f"{config.title}; {config.method.epochs} epochs of {config.method.optimiser}",
+        published_scale=config.setting.same_size(PAPER.planting.setting),
+    )
+    claims = []
+    for name, text in (
+        ("found", "The more transpositions are planted, the more are found"),
+        ("distance_before", "Distance in weights rises with what was planted"),
+        ("barrier_before", "So does the barrier"),
     ):
-        falls = fall(curves[name][1])
-        claims.append(
-            judge(
-                text,
-                falls <= FALL,
-                published=published,
-                ours=f"{said(name, 0)} at {planted[0]:g} planted, {said(name, -1)} at "
-                f"{planted[-1]:g}; falls by {falls:.1%} of its range on the way",
-                criterion=RISES,
-                value=float(curves[name][1][-1]),
-                **common,
-            )
+        curve = curves[name]
+        falls = fall(curve.mean)
+        ours = (
+            f"{curve.text(0)} at {planted[0]:g} planted, {curve.text(-1)} at {planted[-1]:g}; "
+            f"falls by {falls:.1%} of its range on the way"
         )
-    columns = [
-        "planted",
-        "found",
-        "units sent back, %",
-        "distance as trained",
-        "rebased",
-        "barrier as trained, nats",
-        "rebased, nats",
-    ]
+        claims.append(claim(text, falls <= FALL, ours=ours, value=float(curve.mean[-1])))
     rows = [
         [
             f"{count:g}",
-            said("found", i),
-            said("recovered", i, percent=True),
-            *(said(n, i) for n in list(curves)[2:]),
+            *(c.text(i, 100 if n == "recovered" else 1) for n, c in curves.items()),
         ]
         for i, count in enumerate(planted.tolist())
     ]
     title = f"Planted transpositions, {config.setting.title}"
-    tables.append(Table(title, columns, rows, "± is one standard error over runs."))
+    note = "± is one standard error over runs."
     alt = "; ".join(f"{row[0]} planted: {row[1]} found" for row in rows)
-    pictures.append(Picture("planted", title, alt, planted_figure(records)))
+    return Findings(
+        claims,
+        [Table(title, ["planted", *COLUMNS.values()], rows, note)],
+        [Picture("planted", title, alt, planted_figure(records))],
+    )
 
 
-def _line(config: Line, records: list[Interpolated], claims: list, pictures: list) -> None:
-    words = []
-    falls = []
+def _line(config: Line, records: list[Interpolated]) -> Findings:
+    words, falls = [], []
     for kind in dict.fromkeys(record.kind for record in records):
         own = [record for record in records if record.kind == kind]
-        _, mean, _ = mean_and_std(own, "t", "transpositions")
+        mean = OverRuns(own, "t", "transpositions", config.runs).mean
         falls.append(fall(mean))
         words.append(
             f"{kind}: {mean[0]:.0f} to {mean[-1]:.0f}, falls by {falls[-1]:.1%} of its range"
         )
-    title = f"Transpositions along the line, {config.setting.title}"
-    claims.append(
-        judge(
-            "The number of transpositions changes monotonically along the line",
-            max(falls) <= FALL,
-            published="monotone",
-            source=SOURCE,
-            ours="; ".join(words),
-            criterion=RISES + ", both kinds",
-            conditions=f"{config.title}; {config.method.epochs} epochs",
-            published_scale=config.setting.same_size(PAPER.line.setting),
-            value=max(falls),
-        )
+    claim = judge(
+        "The number of transpositions changes monotonically along the line",
+        max(falls) <= FALL,
+        published="monotone",
+        source=SOURCE,
+        ours="; ".join(words),
+        criterion=RISES + ", both kinds",
+        conditions=f"{config.title}; {config.method.epochs} epochs",
+        published_scale=config.setting.same_size(PAPER.line.setting),
+        value=max(falls),
     )
-    pictures.append(Picture("line", title, "; ".join(words), interpolation_figure(records)))
+    title = f"Transpositions along the line, {config.setting.title}"
+    return Findings(
+        [claim], [], [Picture("line", title, claim.ours, interpolation_figure(records))]
+    )
 
 
-EXPERIMENT = Experiment(
-    name="transpositions",
-    title="Planted transpositions",
-    question=(
-        "Two networks start from the same weights up to a permutation of known size. Is it still "
-        "found after training, and what does it cost in distance and loss?"
-    ),
-    presets={"toy": TOY, "cpu": CPU, "paper": PAPER},
-    plan=plan,
-    conclude=conclude,
-)
+EXPERIMENT = Experiment("transpositions", {"toy": TOY, "cpu": CPU, "paper": PAPER}, plan, conclude)

@@ -1,14 +1,15 @@
 """What `onebasin demo` found: two paragraphs, and a page with a verdict for each claim."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from onebasin.evaluation import Profile
 from onebasin.experiments.claims import Claim, judge, plus_minus
 from onebasin.experiments.experiment import Findings, Picture, Table, write_findings
-from onebasin.experiments.record import RECORD_VERSION
-from onebasin.experiments.runner import machine, versions
+from onebasin.experiments.record import RECORD_VERSION, versions
+from onebasin.experiments.runner import machine
 from onebasin.figures.evaluation import profile_figure
 from onebasin.report.page import Source, render
 
@@ -76,27 +77,24 @@ def write_demo_page(
 
 def _claims(profiles: Mapping[str, Profile], accuracy: Mapping[str, float]) -> Sequence[Claim]:
     before, after = profiles[FITTED], profiles[ALIGNED]
-    barriers = [plus_minus(p.barrier, p.barrier_stderr) for p in (before, after)]
     conditions = "MLP 2×64 on the embedded digits, 355 test images, 64 draws"
+    claim = partial(judge, conditions=conditions, published_scale=False)
     return [
-        judge(
+        claim(
             "Alignment removes most of the barrier between two variational posteriors",
             after.barrier < 0.15 * before.barrier,
             published="zero barrier after alignment",
             source="Rossi et al. 2023",
-            ours=f"{barriers[0]} → {barriers[1]} nats",
+            ours=f"{plus_minus(before.barrier, before.barrier_stderr)} → "
+            f"{plus_minus(after.barrier, after.barrier_stderr)} nats",
             criterion="less than 15 % of the barrier remains",
-            conditions=conditions,
-            published_scale=False,
         ),
-        judge(
+        claim(
             "After alignment, one Gaussian can represent several networks",
             accuracy[REBASED] > accuracy[RAW],
             published="accuracy of draws 52.25 % raw, 97.72 % rebased (MNIST)",
             source="Xiao et al. 2023, table 1",
             ours=f"{accuracy[RAW]:.1%} raw, {accuracy[REBASED]:.1%} rebased",
             criterion="the rebased Gaussian classifies more test images correctly",
-            conditions=conditions,
-            published_scale=False,
         ),
     ]
