@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import tyro
 
 from onebasin.choices import DataName, DataObjective, ObjectiveName, StartName, WeightObjective
-from onebasin.cli.shared import (
-    JsonOption,
-    OverwriteOption,
-    RootOption,
-    SeedOption,
-    check_new,
-    open_data,
-    print_result,
-    write_posterior,
-)
+from onebasin.cli import shared
 
 if TYPE_CHECKING:
     from onebasin.alignment.objective import ObjectiveLike
@@ -27,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Align(JsonOption, OverwriteOption, SeedOption, RootOption):
+class Align(shared.SeededOptions, shared.OverwriteOption):
     """Move posterior files into the basin of another (--to), or all into one basin.
 
     With --to, every file is aligned to that one. Without it, two or more files, or the draws of
@@ -83,13 +74,13 @@ def run(config: Align) -> None:
     for path, posterior, report, record in moved:
         report = {"file": str(path), "out": str(outs[path]), **report}
         record = {"objective": config.objective, **report, **record}
-        write_posterior(
+        shared.write_posterior(
             outs[path], posterior, headers[path], overwrite=config.overwrite, alignment=record
         )
         reports.append(report)
     result = {"objective": config.objective, **whole, "files": reports}
     lines = [_line(report, config.objective) for report in reports]
-    print_result(result, "\n".join(lines), as_json=config.json)
+    shared.print_result(result, "\n".join(lines), as_json=config.json)
 
 
 def _check_options(config: Align) -> None:
@@ -117,7 +108,7 @@ def _objective(config: Align, network: "DescribedNetwork") -> "ObjectiveLike":
         return cast(WeightObjective, config.objective)
     from onebasin.alignment.activations import objective_on
 
-    data = open_data(config.data, config.root, network, config.files[0])
+    data = shared.open_data(config.data, config.root, network, config.files[0])
     return objective_on(config.objective, network, data.train.x[: config.examples])
 
 
@@ -136,7 +127,7 @@ def _outputs(config: Align) -> dict[Path, Path]:
                 raise ValueError(f"two files are called {name}; rename one, or align it alone")
         outs = {file: config.out / file.name for file in config.files}
     for path in outs.values():
-        check_new(path, overwrite=config.overwrite)
+        shared.check_new(path, overwrite=config.overwrite)
     return outs
 
 

@@ -7,19 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from onebasin.choices import DataName, ObjectiveName, SplitName
-from onebasin.cli.shared import (
-    FigureOption,
-    JsonOption,
-    Opened,
-    RootOption,
-    SeedOption,
-    check_figure,
-    first_examples,
-    open_data,
-    open_posteriors,
-    print_result,
-    write_figure,
-)
+from onebasin.cli import shared
 
 if TYPE_CHECKING:
     from onebasin.data import Dataset
@@ -28,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Barrier(JsonOption, FigureOption, SeedOption, RootOption):
+class Barrier(shared.SeededOptions, shared.FigureOption):
     """Measure the barrier: how far the loss rises along a path between two posteriors.
 
     With --align, the path is measured both before and after alignment. The figure shows loss and
@@ -68,13 +56,13 @@ COMMAND = Barrier
 
 def run(config: Barrier) -> None:
     """Profile the path on each split, before and after alignment; draw and report."""
-    check_figure(config.figure)
+    shared.check_figure(config.figure)
     if config.repair and config.path != "geodesic":
         raise ValueError("only a geodesic is repaired; drop --repair or take --path geodesic")
     if not config.split:
         raise ValueError("name at least one split, test or train")
-    opened = open_posteriors(config.q0, config.q1)
-    data = open_data(config.data, config.root, opened.network, config.q0)
+    opened = shared.open_posteriors(config.q0, config.q1)
+    data = opened.data(config.data, config.root)
     ends = {"as fitted": opened.posteriors[1]}
     report, lines = None, []
     if config.align is not None:
@@ -88,7 +76,7 @@ def run(config: Barrier) -> None:
     from onebasin.figures.evaluation import profile_figure
 
     named = {f"{split}, {name}": profile for (split, name), profile in found.items()}
-    write_figure(config.figure, lambda: profile_figure(named))
+    shared.write_figure(config.figure, lambda: profile_figure(named))
     lines += [f"{name}: {profile}" for name, profile in named.items()]
     result = {
         "q0": str(config.q0),
@@ -100,11 +88,11 @@ def run(config: Barrier) -> None:
             {"split": split, "ends": name, **p.summary()} for (split, name), p in found.items()
         ],
     }
-    print_result(result, "\n".join(lines), as_json=config.json)
+    shared.print_result(result, "\n".join(lines), as_json=config.json)
 
 
 def _profiles(
-    config: Barrier, opened: Opened, data: "Dataset", ends: "dict[str, Posterior]"
+    config: Barrier, opened: shared.Opened, data: "Dataset", ends: "dict[str, Posterior]"
 ) -> "dict[tuple[str, str], Profile]":
     """A profile for each split and each form of the second posterior."""
     import jax
@@ -122,7 +110,7 @@ def _profiles(
             found[split, name] = profile(
                 path,
                 network,
-                first_examples(data, split, config.limit),
+                shared.first_examples(data, split, config.limit),
                 key=jax.random.key(config.seed),
                 points=config.points,
                 num_samples=config.num_samples,

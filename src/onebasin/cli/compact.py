@@ -7,23 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from onebasin.choices import DataName, FitTarget, RebaseName
-from onebasin.cli.shared import (
-    JsonOption,
-    OverwriteOption,
-    RootOption,
-    SeedOption,
-    check_new,
-    open_data,
-    print_result,
-    write_posterior,
-)
+from onebasin.cli import shared
 
 if TYPE_CHECKING:
     from onebasin.posterior import Header
 
 
 @dataclass(frozen=True)
-class CompactOptions(JsonOption, OverwriteOption, SeedOption, RootOption):
+class CompactOptions(shared.SeededOptions, shared.OverwriteOption):
     """Replace draws (HMC chains, ensembles) or several posteriors by one Gaussian.
 
     The draws of all files are aligned by permuting hidden units. Then one Gaussian, diagonal or
@@ -83,7 +74,7 @@ def run(config: CompactOptions) -> None:
     if config.data is None:
         x = np.random.default_rng(0).standard_normal((4, *network.input_shape)).astype(np.float32)
     else:
-        data = open_data(config.data, config.root, network, config.files[0])
+        data = shared.open_data(config.data, config.root, network, config.files[0])
         x = np.asarray(data.train.x[: config.inputs])
     found = compact(
         posteriors,
@@ -127,8 +118,10 @@ def run(config: CompactOptions) -> None:
             "divergence": scaled.divergence,
             "inputs": len(x),
         }
-    write_posterior(config.out, posterior, header, overwrite=config.overwrite, compaction=report)
-    print_result(report, _words(report), as_json=config.json)
+    shared.write_posterior(
+        config.out, posterior, header, overwrite=config.overwrite, compaction=report
+    )
+    shared.print_result(report, _words(report), as_json=config.json)
 
 
 def _checked_headers(config: CompactOptions) -> "list[Header]":
@@ -138,7 +131,7 @@ def _checked_headers(config: CompactOptions) -> "list[Header]":
 
     if not config.files:
         raise ValueError("name at least one file of draws to compact")
-    check_new(config.out, overwrite=config.overwrite)
+    shared.check_new(config.out, overwrite=config.overwrite)
     if config.rank < 0:
         raise ValueError(f"--rank is {config.rank}; give 0 for a diagonal Gaussian, or more")
     if config.inputs < 1:

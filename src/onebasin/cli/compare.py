@@ -7,22 +7,11 @@ from typing import Annotated, Any
 import tyro
 
 from onebasin.choices import DataName, ObjectiveName, SplitName
-from onebasin.cli.shared import (
-    FigureOption,
-    JsonOption,
-    RootOption,
-    SeedOption,
-    check_figure,
-    first_examples,
-    open_data,
-    open_posteriors,
-    print_result,
-    write_figure,
-)
+from onebasin.cli import shared
 
 
 @dataclass(frozen=True)
-class Compare(JsonOption, FigureOption, SeedOption, RootOption):
+class Compare(shared.SeededOptions, shared.FigureOption):
     """Compare the predictions of two posteriors: accuracy, calibration and agreement.
 
     The figure shows reliability diagrams.
@@ -54,14 +43,14 @@ COMMAND = Compare
 
 def run(config: Compare) -> None:
     """Predict with both posteriors, measure, draw and report."""
-    check_figure(config.figure)
-    opened = open_posteriors(config.p, config.q)
-    data = open_data(config.data, config.root, opened.network, config.p)
-    split = first_examples(data, config.split, config.limit)
+    shared.check_figure(config.figure)
+    opened = shared.open_posteriors(config.p, config.q)
+    data = opened.data(config.data, config.root)
+    split = shared.first_examples(data, config.split, config.limit)
     outside = None
     if config.ood is not None:
-        other = open_data(config.ood, config.root, opened.network, config.p)
-        outside = first_examples(other, "test", config.limit)
+        other = opened.data(config.ood, config.root)
+        outside = shared.first_examples(other, "test", config.limit)
     import jax
 
     from onebasin.evaluation import comparison, measures, predictive
@@ -87,13 +76,13 @@ def run(config: Compare) -> None:
     alignment = None
     if config.align is not None:
         _, alignment = opened.align_second(config.align, data, config.seed)
-    write_figure(
+    shared.write_figure(
         config.figure,
         lambda: reliability_figure({n: measures.reliability(p, split.y) for n, p in each.items()}),
     )
     result = {"data": config.data, "split": config.split, "examples": len(split.y), **between}
     result |= {"alignment": alignment, "posteriors": scores}
-    print_result(result, _table(scores, between, alignment), as_json=config.json)
+    shared.print_result(result, _table(scores, between, alignment), as_json=config.json)
 
 
 def _table(

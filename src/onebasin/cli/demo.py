@@ -7,11 +7,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from onebasin.cli.shared import SeedOption
-
 
 @dataclass(frozen=True)
-class Demo(SeedOption):
+class Demo:
     """Fit a small network twice to the embedded digits and align the two posteriors.
 
     Nothing is downloaded. Posteriors, figures and an HTML page are written to a new temporary
@@ -24,6 +22,8 @@ class Demo(SeedOption):
     """Folder to write to; it must not hold files of an earlier run."""
     epochs: int = 60
     """Passes over the 1,442 training images."""
+    seed: int = 0
+    """Seed of all random numbers."""
 
 
 COMMAND = Demo

@@ -1,36 +1,23 @@
 """`onebasin diagnose`: whether chains agree on the weights after alignment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from onebasin.choices import DataName, SplitName
-from onebasin.cli.shared import (
-    FigureOption,
-    JsonOption,
-    OverwriteOption,
-    RootOption,
-    SeedOption,
-    check_figure,
-    check_folder,
-    check_new,
-    first_examples,
-    open_data,
-    open_posteriors,
-    print_result,
-    write_figure,
-    write_posterior,
-)
+from onebasin.cli import shared
 
 
 @dataclass(frozen=True)
-class Diagnose(JsonOption, OverwriteOption, FigureOption, SeedOption, RootOption):
-    """Compute R-hat, ESS, modes and barriers of a file of chains, before and after alignment.
+class Diagnose(
+    shared.EvaluationOptions, shared.SeededOptions, shared.FigureOption, shared.OverwriteOption
+):
+    """Compute R-hat, ESS and modes of a file of chains, before and after alignment.
 
-    The figure shows R-hat, projections of the draws, and posterior standard deviations.
+    With --data, barriers between draws are measured too. The figure shows R-hat, projections of
+    the draws, and posterior standard deviations.
 
     Example: onebasin diagnose hmc.safetensors --data mnist --limit 1000 --figure diagnosis.png
     """
@@ -39,11 +26,7 @@ class Diagnose(JsonOption, OverwriteOption, FigureOption, SeedOption, RootOption
     """File of draws from at least two chains."""
     per: Literal["draw", "chain"] = "draw"
     """Permute each draw separately, or each chain as a whole."""
-    data: DataName | None = None
-    """Also measure barriers between draws on this data set."""
-    split: SplitName = "test"
-    """Training or test data."""
-    limit: int | None = 1000
+    limit: int | None = field(default=1000, kw_only=True)
     """Use only the first LIMIT examples."""
     weights: int = 20_000
     """Number of weights to examine individually, chosen at random."""
@@ -60,17 +43,14 @@ COMMAND = Diagnose
 
 def run(config: Diagnose) -> None:
     """Check everything, align, measure, draw and report."""
-    check_figure(config.figure)
+    shared.check_figure(config.figure)
     for path in (config.out, config.export_arviz):
-        check_new(path, overwrite=config.overwrite)
-        check_folder(path)
+        shared.check_new(path, overwrite=config.overwrite)
+        shared.check_folder(path)
     if config.export_arviz is not None and find_spec("arviz") is None:
         raise ImportError("--export-arviz needs ArviZ; install it with pip install onebasin[arviz]")
-    opened = open_posteriors(config.chains)
-    split = None
-    if config.data is not None:
-        data = open_data(config.data, config.root, opened.network, config.chains)
-        split = first_examples(data, config.split, config.limit)
+    opened = shared.open_posteriors(config.chains)
+    split = opened.examples(config)
     import jax
 
     from onebasin.diagnosis import align_draws, diagnose, to_arviz
@@ -93,11 +73,11 @@ def run(config: Diagnose) -> None:
     )
     if config.out is not None:
         record = {"objective": "l2", "per": config.per, "file": str(config.chains)}
-        write_posterior(
+        shared.write_posterior(
             config.out, found.aligned, header, overwrite=config.overwrite, alignment=record
         )
     if config.export_arviz is not None:
         to_arviz(found.aligned).to_netcdf(str(config.export_arviz))
-    write_figure(config.figure, lambda: diagnosis_figure(found))
+    shared.write_figure(config.figure, lambda: diagnosis_figure(found))
     result = {"file": str(config.chains), "per": config.per, **found.summary()}
-    print_result(result, str(found), as_json=config.json)
+    shared.print_result(result, str(found), as_json=config.json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from onebasin.choices import DataName, NetworkName
-from onebasin.cli.shared import JsonOption, OverwriteOption, RootOption, SeedOption, print_result
+from onebasin.cli import shared
 from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble
 from onebasin.progress import ProgressStyle
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Setting(JsonOption, OverwriteOption, SeedOption, RootOption):
+class Setting(shared.SeededOptions, shared.OverwriteOption):
     """What is fitted, and where the result goes."""
 
     out: Path
@@ -169,4 +169,4 @@ def _report(config: FitConfig, result: "FitResult") -> None:
     words = [f"{method} → {result.path}"]
     if figures := figures_of(last):
         words += [figures, f"{stats['seconds']:.1f} s"]
-    print_result(summary, words, as_json=config.setting.json)
+    shared.print_result(summary, words, as_json=config.setting.json)

@@ -7,22 +7,11 @@ from typing import Annotated, Literal
 import tyro
 
 from onebasin.choices import DataName, ObjectiveName, SplitName
-from onebasin.cli.shared import (
-    FigureOption,
-    JsonOption,
-    RootOption,
-    SeedOption,
-    check_figure,
-    first_examples,
-    open_data,
-    open_posteriors,
-    print_result,
-    write_figure,
-)
+from onebasin.cli import shared
 
 
 @dataclass(frozen=True)
-class LandscapeOptions(JsonOption, FigureOption, SeedOption, RootOption):
+class LandscapeOptions(shared.SeededOptions, shared.FigureOption):
     """Evaluate the log posterior and the loss on a plane in parameter space.
 
     With two files the plane contains q0, q1 and q1 aligned to q0; with one file it is spanned by
@@ -60,10 +49,10 @@ COMMAND = LandscapeOptions
 
 def run(config: LandscapeOptions) -> None:
     """Choose the plane, evaluate the grid, draw and report."""
-    check_figure(config.figure)
-    opened = open_posteriors(*([config.q0] if config.q1 is None else [config.q0, config.q1]))
-    data = open_data(config.data, config.root, opened.network, config.q0)
-    split = first_examples(data, config.split, config.limit)
+    shared.check_figure(config.figure)
+    opened = shared.open_posteriors(*([config.q0] if config.q1 is None else [config.q0, config.q1]))
+    data = opened.data(config.data, config.root)
+    split = shared.first_examples(data, config.split, config.limit)
     import jax
 
     from onebasin.evaluation import landscape, plane_through, random_plane
@@ -92,9 +81,9 @@ def run(config: LandscapeOptions) -> None:
         likelihood_scale=scale,
         num_train=len(data.train),
     )
-    write_figure(config.figure, lambda: landscape_figure(found, config.value))
+    shared.write_figure(config.figure, lambda: landscape_figure(found, config.value))
     text = (
         f"{config.points} × {config.points} points on {found.num_examples} examples: loss "
         f"{found.nll.min():.4f} to {found.nll.max():.4f} nats per example"
     )
-    print_result(found.summary(), text, as_json=config.json)
+    shared.print_result(found.summary(), text, as_json=config.json)

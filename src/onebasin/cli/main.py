@@ -120,7 +120,8 @@ def _message(error: BaseException, name: str) -> str:
         return f"{error.filename} is a file where a folder is needed; give another path"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    names = option_names(import_module(COMMANDS[name].module).COMMAND)
+    module = sys.modules.get(COMMANDS[name].module)  # absent if it could not be imported
+    names = option_names(module.COMMAND) if module else ()
     return in_flags(" ".join(str(error).split()), names)
 
 

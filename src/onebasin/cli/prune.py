@@ -6,25 +6,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from onebasin.choices import DataName, PruningRule, PruningScope, SplitName
-from onebasin.cli.shared import (
-    FigureOption,
-    JsonOption,
-    OverwriteOption,
-    RootOption,
-    check_figure,
-    check_folder,
-    check_new,
-    first_examples,
-    open_data,
-    open_posteriors,
-    print_result,
-    write_figure,
-)
+from onebasin.choices import PruningRule, PruningScope
+from onebasin.cli import shared
 
 
 @dataclass(frozen=True)
-class Prune(JsonOption, OverwriteOption, FigureOption, RootOption):
+class Prune(shared.EvaluationOptions, shared.FigureOption, shared.OverwriteOption):
     """Keep a fraction of a posterior's mean weights and write them to a sparse file.
 
     With --data, the accuracy before and after is reported. The figure shows accuracy against the
@@ -43,12 +30,6 @@ class Prune(JsonOption, OverwriteOption, FigureOption, RootOption):
     """Keep the lowest std, the highest |mean|/std, or the highest |mean|."""
     scope: PruningScope = "global"
     """Rank all weights together, or keep the same fraction of every layer."""
-    data: DataName | None = None
-    """Also report the accuracy on this data set."""
-    split: SplitName = "test"
-    """Training or test data."""
-    limit: int | None = None
-    """Use only the first LIMIT examples."""
     curve: bool = False
     """Also report the accuracy at 100, 90, …, 10, 5 and 1 % (needs --data)."""
 
@@ -58,16 +39,13 @@ COMMAND = Prune
 
 def run(config: Prune) -> None:
     """Check everything, prune, evaluate, write and report."""
-    check_figure(config.figure)
+    shared.check_figure(config.figure)
     if config.data is None and (config.curve or config.figure is not None):
         raise ValueError("a curve of accuracies needs data; name a data set with --data")
-    check_new(config.out, overwrite=config.overwrite)
-    check_folder(config.out)
-    opened = open_posteriors(config.posterior)
-    split = None
-    if config.data is not None:
-        data = open_data(config.data, config.root, opened.network, config.posterior)
-        split = first_examples(data, config.split, config.limit)
+    shared.check_new(config.out, overwrite=config.overwrite)
+    shared.check_folder(config.out)
+    opened = shared.open_posteriors(config.posterior)
+    split = opened.examples(config)
     from onebasin.figures.diagnosis import pruning_figure
     from onebasin.posterior.sparse import save_sparse
     from onebasin.pruning import KEEPS, prune, pruning_curve
@@ -84,7 +62,7 @@ def run(config: Prune) -> None:
         report |= {"nll_before": ends.nll[0], "nll": ends.nll[1]}
         if config.curve or config.figure is not None:
             curve = pruning_curve(posterior, opened.network, split, keeps=KEEPS, **rule)
-            write_figure(config.figure, lambda: pruning_figure({f"by {config.by}": curve}))
+            shared.write_figure(config.figure, lambda: pruning_figure({f"by {config.by}": curve}))
     save_sparse(
         config.out,
         found,
@@ -94,7 +72,7 @@ def run(config: Prune) -> None:
     )
     sizes = {"bytes": config.out.stat().st_size, "bytes_before": config.posterior.stat().st_size}
     report = {**report, **({} if curve is None else {"curve": curve.summary()}), **sizes}
-    print_result(report, _text(report), as_json=config.json)
+    shared.print_result(report, _text(report), as_json=config.json)
 
 
 def _text(report: dict[str, Any]) -> str:

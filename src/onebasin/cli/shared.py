@@ -25,21 +25,25 @@ class JsonOption:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RootOption:
+class DataOptions(JsonOption):
     root: Path | None = None
     """Folder of the data sets; by default ONEBASIN_DATA, then the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedOption:
+class SeededOptions(DataOptions):
     seed: int = 0
     """Seed of all random numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverwriteOption:
-    overwrite: bool = False
-    """Replace files that exist."""
+class EvaluationOptions(DataOptions):
+    data: DataName | None = None
+    """Also evaluate on this data set."""
+    split: SplitName = "test"
+    """Training or test data."""
+    limit: int | None = None
+    """Use only the first LIMIT examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +52,18 @@ class FigureOption:
     """Write a figure to this .pdf, .png or .svg file."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OverwriteOption:
+    overwrite: bool = False
+    """Replace files that exist."""
+
+
 @dataclass(frozen=True)
 class Opened:
     """Posterior files of one network, and the network."""
 
+    path: Path
+    """The first file."""
     posteriors: "tuple[Posterior, ...]"
     network: "DescribedNetwork"
     headers: "tuple[Header, ...]"
@@ -60,6 +72,15 @@ class Opened:
         from onebasin.symmetry import find_symmetry
 
         return find_symmetry(self.network, self.network.shapes, self.network.x)
+
+    def data(self, name: DataName, root: Path | None) -> "Dataset":
+        return open_data(name, root, self.network, self.path)
+
+    def examples(self, config: EvaluationOptions) -> "Split | None":
+        """The examples to evaluate on, if any."""
+        if config.data is None:
+            return None
+        return first_examples(self.data(config.data, config.root), config.split, config.limit)
 
     def align_second(
         self, objective: ObjectiveName, data: "Dataset", seed: int
@@ -88,7 +109,7 @@ def open_posteriors(*paths: Path) -> Opened:
     headers = [read_header(path) for path in paths]
     check_same_params(dict(zip(paths, headers, strict=True)))
     network = DescribedNetwork.from_config(headers[0].network, paths[0])
-    return Opened(tuple(load(path) for path in paths), network, tuple(headers))
+    return Opened(paths[0], tuple(load(path) for path in paths), network, tuple(headers))
 
 
 def open_data(

@@ -24,7 +24,8 @@ ARGUMENT = re.compile(
     r"(set )?(?<![\w/.'=-])(\w+)(=(?:True\b|False\b|'[^']*'|\([^)]*\)|(?=[\s,;.)]|$)))?"
     r"(?![\w/=-]|\.\w)"
 )
-LAST = ("root", "seed", "figure", "overwrite", "json")  # options that many commands share
+# Options that many commands share.
+LAST = ("data", "split", "limit", "root", "seed", "figure", "overwrite", "json")
 
 
 def help_text(prog: str, command: Any) -> str:
