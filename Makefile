@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # The pins are for one version of Python; with others, say CONSTRAINTS= for none.
 CONSTRAINTS ?= -c constraints.txt
 
-.PHONY: demo test fast lint types format docs docs-serve tutorials release constraints clean
+.PHONY: demo test fast lint types format docs docs-serve results tutorials release constraints clean
 
 demo: $(STAMP)
 	$(BIN)/onebasin demo
@@ -36,6 +36,10 @@ docs: $(STAMP)
 
 docs-serve: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# Renew the tables of results in README.md and docs/ from the records.
+results: $(STAMP)
+	$(BIN)/python benchmarks/results_tables.py
 
 # Run the tutorials; renew the outputs and the figures that they show.
 tutorials: $(STAMP)

@@ -1,225 +1,214 @@
-"""The numbers in the README are those of the committed records."""
+"""Tables of results are generated from the records, and the committed pages are up to date."""
 
 import json
-import re
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import results_tables  # noqa: E402
+from results_tables import TABLES, Records, markdown, outdated  # noqa: E402
+
+pytestmark = pytest.mark.fast
 
 
-def record(name):
-    return json.loads((ROOT / "results" / "reproduction" / f"{name}.json").read_text())
+def test_committed_tables_are_those_of_the_records():
+    assert [page.name for page in outdated(ROOT)] == [], "run `make results`"
 
 
-def cells(label):
-    """The numbers in the README's table row that starts with this label, column by column."""
-    (row,) = re.findall(rf"^\| {re.escape(label)}[^|]*\|(.*)\|$", README, re.MULTILINE)
-    return [cell.split("±")[0].split("(")[0].strip(" %") for cell in row.split("|")]
+@pytest.mark.parametrize("name", list(TABLES))
+def test_every_table_is_shown_on_the_page_of_results(name):
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert page.count(f"<!-- results:{name} -->") == 1
+    assert TABLES[name](Records(ROOT / "results")) in page
 
 
-@pytest.mark.parametrize(
-    ("label", "row"),
-    [
-        ("the fitted chains themselves", "HMC samples"),
-        ("q_d, diagonal", "HMC q_d"),
-        ("q_r, diagonal", "HMC q_r"),
-        ("ours: diagonal", "HMC q_r, ours"),
-        ("ours: rank 60 ", "HMC rank 60, ours"),
-        ("ours: rank 60, noise calibrated", "HMC rank 60, ours, calibrated"),
-        ("ours: rank 60, along which", "HMC rank 60, ours, of the outputs"),
+def test_the_readme_shows_its_table():
+    assert TABLES["readme"](Records(ROOT / "results")) in (ROOT / "README.md").read_text()
+
+
+BARRIERS = ["path", "barrier, nats", "accuracy at the ends", "lowest accuracy on the way"]
+
+
+def path_rows(first, second, *names):
+    """Rows of a table of barriers, with cells that tell them apart."""
+    return [[name, f"{name} {first}", f"{name} {second}", "low"] for name in names]
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A repository of two pages and tiny records with known cells."""
+    names = ("as fitted", "aligned, l2", "aligned, w2", "aligned and repaired", "mixture")
+    records = {
+        "reproduction/barriers": {
+            "experiment": "barriers",
+            "claims": [
+                {"text": "a < b", "published": "zero", "ours": "0.1", "verdict": "does not hold"}
+            ],
+            "tables": [
+                {
+                    "title": "MLP 3×512 on MNIST, test data",
+                    "columns": BARRIERS,
+                    "rows": path_rows("nats", "right", *names),
+                },
+                {"title": "MLP 3×512 on MNIST, train data", "columns": BARRIERS, "rows": []},
+            ],
+        },
+        "reproduction/cifar100": {
+            "experiment": "cifar100",
+            "claims": [],
+            "tables": [
+                {
+                    "title": "A net on CIFAR-100, test data",
+                    "columns": BARRIERS,
+                    "rows": path_rows("n", "r", "as fitted", "w2", "w2 and repaired"),
+                }
+            ],
+        },
+        "reproduction/table1": {
+            "experiment": "table1",
+            "claims": [{"text": "c", "published": "p", "ours": "o", "verdict": "holds"}],
+            "tables": [
+                {
+                    "columns": ["posterior", "agreement", "published", "TV", "published"],
+                    "rows": [["HMC", "0.9", "1", "0.1", "0"], ["ours", "0.8", "–", "0.2", "–"]],
+                }
+            ],
+        },
+        "residual_objectives": {
+            "sizes": {"points": 5},
+            "resnet16": {
+                "rows": {
+                    way: {
+                        "w2_distance": 42.345,
+                        "barrier": barrier,
+                        "barrier_stderr": 0.012,
+                        "repaired_barrier": 0.5,
+                        "repaired_barrier_stderr": 0.02,
+                    }
+                    for way, barrier in (("as fitted", 2.0), ("kl", 1.256), ("correlations", 0.7))
+                }
+            },
+        },
+        "alignment_speed": {
+            "speed": [
+                {
+                    "pair": "mlp2048",
+                    "objective": "w2",
+                    "plain": {"seconds": 335.4, "stopped_early": early},
+                    "default": {"seconds": 11.18},
+                }
+                for early in (False, True)
+            ]
+        },
+    }
+    (tmp_path / "results" / "reproduction").mkdir(parents=True)
+    for name, record in records.items():
+        (tmp_path / "results" / f"{name}.json").write_text(json.dumps(record))
+    (tmp_path / "docs" / "deeper").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("No table here.\n")
+    return tmp_path
+
+
+EXPECTED = {
+    "readme": [
+        [
+            "MLP 3×512 on MNIST",
+            "as fitted nats",
+            "aligned, w2 nats",
+            "aligned and repaired nats",
+            "aligned, w2 right",
+        ],
+        ["A net on CIFAR-100", "as fitted n", "w2 n", "w2 and repaired n", "w2 r"],
     ],
-)
-def test_table_1(label, row):
-    (table,) = record("table1")["tables"]
-    (found,) = [r for r in table["rows"] if r[0] == row]
-    for told, measured in zip(cells(label), (found[1], found[3]), strict=True):
-        assert told == f"{float(measured.split('±')[0]):.3f}"
-
-
-def test_the_swapped_chains():
-    claims = {claim["text"]: claim["ours"] for claim in record("table1")["claims"]}
-    ours = claims["One Gaussian stands in for HMC (HMC rank 60, ours, of the outputs)"]
-    found = re.findall(r"agreement ([\d.]+) .*?TV ([\d.]+)", ours)[1]
-    assert cells("… the same with the two pairs") == [f"{float(v):.3f}" for v in found]
-
-
-def barrier_row(name, title, row):
-    (table,) = [t for t in record(name)["tables"] if t["title"] == title]
-    (found,) = [r for r in table["rows"] if r[0] == row]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("label", "row"),
-    [
-        ("geodesic, as fitted", "as fitted"),
-        ("geodesic, aligned (l2", "aligned, l2"),
-        ("geodesic, aligned (w2", "aligned, w2"),
-        ("geodesic, aligned and repaired", "aligned and repaired"),
+    "barriers-mnist": [
+        ["geodesic, as fitted", "as fitted nats", "as fitted right", "low"],
+        ["geodesic, aligned (L2, weight matching)", "aligned, l2 nats", "aligned, l2 right", "low"],
+        ["geodesic, aligned (W2)", "aligned, w2 nats", "aligned, w2 right", "low"],
+        [
+            "geodesic, aligned (W2) and repaired",
+            "aligned and repaired nats",
+            "aligned and repaired right",
+            "low",
+        ],
+        ["mixture", "mixture nats", "mixture right", "low"],
     ],
-)
-def test_barriers(label, row):
-    found = barrier_row("barriers", "MLP 3×512 on MNIST, test data", row)
-    barrier, accuracy = cells(label)
-    digits = len(barrier.partition(".")[2])
-    assert barrier == f"{float(found[1].split('±')[0]):.{digits}f}"
-    assert accuracy == f"{float(found[-1].rstrip('%')):.1f}"
-
-
-ALIGNED = ("as fitted", "aligned, w2", "aligned and repaired")
-
-
-@pytest.mark.parametrize(
-    ("label", "name", "title", "rows"),
-    [
-        ("MNIST, cold too ", "barriers", "MLP 3×512 on MNIST, temperature 0.1", ALIGNED),
-        ("Fashion-MNIST ", "barriers", "MLP 3×512 on Fashion-MNIST", ALIGNED),
-        ("CIFAR-10 ", "barriers", "MLP 3×512 on CIFAR-10, temperature 0.1", ALIGNED),
-        (
-            "CIFAR-100 ",
-            "cifar100",
-            "MLP 3×512 on CIFAR-100, temperature 0.1",
-            ("as fitted", "w2", "w2 and repaired"),
-        ),
-        (
-            "CIFAR-100, width 1024",
-            "cifar100",
-            "MLP 3×1024 on CIFAR-100, temperature 0.1",
-            ("as fitted", "w2", "w2 and repaired"),
-        ),
-        (
-            "CIFAR-10, ResNet20",
-            "barriers",
-            "ResNet20 (width 16) on CIFAR-10, temperature 0.1",
-            ALIGNED,
-        ),
-        (
-            "CIFAR-100, ResNet20",
-            "cifar100",
-            "ResNet20 (width 16) on CIFAR-100, temperature 0.04",
-            ("as fitted", "w2", "w2 and repaired"),
-        ),
+    "compact": [["HMC", "0.9 (1)", "0.1 (0)"], ["ours", "0.8", "0.2"]],
+    "residual-objectives": [
+        ["as fitted", "42.3", "2.00 ± 0.01", "0.50 ± 0.02"],
+        ["`kl`", "42.3", "1.26 ± 0.01", "0.50 ± 0.02"],
+        ["`Activations(network, x, correlation=True)`", "42.3", "0.70 ± 0.01", "0.50 ± 0.02"],
     ],
-)
-def test_barriers_on_other_data(label, name, title, rows):
-    *barriers, accuracy = cells(label)
-    found = [barrier_row(name, f"{title}, test data", row) for row in rows]
-    for told, row in zip(barriers, found, strict=True):
-        digits = len(told.partition(".")[2])
-        assert told == f"{float(row[1].split('±')[0]):.{digits}f}"
-    ends = found[-1][4]
-    assert accuracy == " / ".join(f"{float(end.strip(' %')):.1f}" for end in ends.split("/"))
+    "alignment-speed": [
+        ["MLP, width 2048", "`w2`", "335", "11.2", "30×"],
+        ["MLP, width 2048", "`w2`", "> 335", "11.2", "> 30×"],
+    ],
+    "verdicts": [
+        ["barriers", "a &lt; b", "zero", "0.1", "does not hold"],
+        ["table1", "c", "p", "o", "holds"],
+    ],
+}
 
 
-def prose(name, row, column, title=""):
-    (table,) = [t for t in record(name)["tables"] if t["title"].startswith(title)]
-    (found,) = [r for r in table["rows"] if r[0] == row]
-    return found[table["columns"].index(column)].split("±")[0].strip(" %")
+@pytest.mark.parametrize("name", list(TABLES))
+def test_a_planted_record_gives_the_planted_table(planted, name):
+    head, line, *rows = TABLES[name](Records(planted / "results")).splitlines()
+    assert rows == [f"| {' | '.join(cells)} |" for cells in EXPECTED[name]]
+    assert line == "|" + "---|" * len(EXPECTED[name][0])
+    assert head.count("|") == line.count("|")
 
 
-def test_numbers_in_the_text():
-    text = " ".join(README.split())
-    for row, told in (
-        ("merged", "NLL {} against"),
-        ("merged and repaired", "units restored, {}."),
+def test_only_what_stands_between_markers_is_replaced(planted):
+    page = planted / "docs" / "deeper" / "page.md"
+    page.write_text(
+        "before\n<!-- results:compact -->\nout of date\n<!-- /results:compact -->\nbetween\n"
+        "<!-- results:verdicts -->\n<!-- /results:verdicts -->\nafter\n"
+    )
+    found = outdated(planted)
+    assert list(found) == [page]
+    text = found[page]
+    assert "out of date" not in text
+    assert text.startswith("before\n<!-- results:compact -->\n\n| posterior |")
+    assert "| ours | 0.8 | 0.2 |\n\n<!-- /results:compact -->\nbetween\n" in text
+    assert text.endswith("| holds |\n\n<!-- /results:verdicts -->\nafter\n")
+    page.write_text(text)
+    assert outdated(planted) == {}
+    record = planted / "results" / "reproduction" / "table1.json"
+    record.write_text(record.read_text().replace("0.8", "0.7"))
+    assert "| ours | 0.7 | 0.2 |" in outdated(planted)[page]
+
+
+def test_mistakes_on_a_page_are_named(planted):
+    page = planted / "docs" / "page.md"
+    for text, message in (
+        ("<!-- results:nothing -->\n<!-- /results:nothing -->", "page.md: there is no table 'noth"),
+        ("<!-- results:compact -->\nno end", "1 tables are opened .compact. but 0 are closed"),
+        ("<!-- results:compact -->\n<!-- /results:readme -->", "1 tables are opened"),
     ):
-        assert told.format(f"{float(prose('many', row, 'NLL, nats')):.3f}") in text
-    merged = f"{float(prose('many', 'merged', 'test accuracy')):.1f}"
-    assert f"merged into one classify {merged} %" in text
-    barriers = [
-        f"{float(prose('prior-temperature', f'{v}, 1', 'aligned, nats')):.3f}"
-        for v in ("0.0025", "0.01", "0.04")
-    ]
-    assert "it is {}, {} and {} (width 256)".format(*barriers) in text
-    (claim,) = record("landscape")["claims"]
-    assert f"takes away {100 - 100 * claim['value']:.0f} % of the fall" in text
+        page.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            outdated(planted)
+    (planted / "results" / "alignment_speed.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"there is no record .*alignment_speed"):
+        TABLES["alignment-speed"](Records(planted / "results"))
 
 
-def test_numbers_on_cifar100():
-    text = " ".join(README.split())
-
-    def barrier(row, title):
-        return float(prose("cifar100", row, "barrier, nats", title))
-
-    narrow, wide, resnet = "MLP 3×512", "MLP 3×1024", "ResNet20"
-    left = [barrier("w2", title) / barrier("as fitted", title) for title in (narrow, wide)]
-    assert "{:.0%} is left, and {:.0%} at twice".format(*left).replace("%", " %") in text
-    assert f"stronger search little ({barrier('w2, Frank–Wolfe', narrow):.3f})" in text
-    worse = [barrier(row, narrow) for row in ("activations", "w2, jointly with others")]
-    told = "matching activations ({:.3f}) and a third posterior aligned along with the two ({:.3f})"
-    assert told.format(*worse) + " make it worse" in text
-    assert min(worse) > barrier("w2", narrow)
-    assert f"matching activations leaves {barrier('activations', resnet):.2f}" in text
-    fixed = barrier("correlations and repaired", resnet)
-    assert f"correlations with the units' statistics restored {fixed:.3f}" in text
-    assert barrier("w2", resnet) > barrier("as fitted", resnet)  # "makes the barrier larger"
+def test_cells_cannot_break_a_table():
+    assert markdown(["a"], [["x | y"]]).splitlines()[-1] == "| x \\| y |"
 
 
-def test_residual_networks_on_cifar10():
-    title = "ResNet20 (width 16) on CIFAR-10, temperature 0.1, test data"
-
-    def barrier(row):
-        return float(barrier_row("barriers", title, row)[1].split("±")[0])
-
-    before, w2, repaired = map(barrier, ("as fitted", "aligned, w2", "aligned and repaired"))
-    plain, best = map(barrier, ("aligned, correlations", "correlations and repaired"))
-    text = " ".join(README.split())
-    told = f"plain path is worse, {plain:.2f}, and the repaired one the lowest, {best:.3f}"
-    assert told in text
-    assert plain > w2 > repaired > best
-    assert f"restored statistics {1 - repaired / before:.0%} in all".replace("%", " %") in text
-    assert 1 - w2 / before == pytest.approx(1 / 5, abs=0.03)
-    docs = " ".join((ROOT / "docs" / "objectives.md").read_text().split())
-    assert f"correlations leave {plain:.2f} nats on the plain path, more than the {w2:.2f}" in docs
-    assert f"and {best:.2f} on the repaired one, less than its {repaired:.2f}" in docs
-
-
-def test_objectives_on_residual_networks():
-    text = (ROOT / "docs" / "objectives.md").read_text()
-    found = json.loads((ROOT / "results" / "residual_objectives.json").read_text())
-    labels = {
-        "as fitted": "as fitted",
-        "`w2` (": "w2",
-        "`kl`": "kl",
-        "`reverse-kl`": "reverse-kl",
-        "`Activations(apply, x)`": "activations",
-        "`Activations(apply, x, correlation=True)`": "correlations",
-        "`w2`, from": "w2 from correlations",
-    }
-    for label, way in labels.items():
-        (line,) = (each for each in text.splitlines() if each.startswith(f"| {label}"))
-        told = [cell.strip() for cell in line.split("|")[2:-1]]
-        rows = [found[pair]["rows"][way] for pair in ("resnet16", "resnet32")]
-        numbers = [(r["w2_distance"], r["barrier"], r["repaired_barrier"]) for r in rows]
-        assert told == [
-            f"{d:.1f}" if i == 0 else f"{d:.2f}" for n in numbers for i, d in enumerate(n)
-        ]
-    errors = [
-        r["barrier_stderr"]
-        for pair in ("resnet16", "resnet32")
-        for r in found[pair]["rows"].values()
-    ]
-    assert max(errors) < 0.045
-
-
-def test_seconds_of_alignment():
-    text = " ".join(README.split())
-    rows = json.loads((ROOT / "results" / "alignment_speed.json").read_text())["speed"]
-    assert not any(row["plain"]["stopped_early"] for row in rows)
-    told = "takes {default:.1f} s at width 2048 and {wide:.0f} s at 4096, where the published"
-    seconds = {
-        (r["pair"], way): r[way]["seconds"]
-        for r in rows
-        if r["objective"] == "w2"
-        for way in ("plain", "default")
-    }
-    ours = {"default": seconds["mlp2048", "default"], "wide": seconds["mlp4096", "default"]}
-    assert told.format(**ours) in text
-    plain = [f"{seconds[pair, 'plain']:,.0f} s" for pair in ("mlp2048", "mlp4096")]
-    assert "takes {} and {}; 200 draws".format(*plain) in text
-    draws = json.loads((ROOT / "results" / "alignment_many.json").read_text())
-    few, many = (draws[f"{count} draws, w2"]["seconds"] for count in (200, 1000))
-    assert f"aligned jointly in {few:.0f} s, 1,000 in {many:.0f} s" in text
+def test_check_writes_nothing(planted, monkeypatch, capsys):
+    page = planted / "docs" / "page.md"
+    page.write_text("<!-- results:compact -->\n<!-- /results:compact -->\n")
+    before = page.read_text()
+    monkeypatch.setattr(results_tables, "ROOT", planted)
+    for arguments, code in ((["--check"], 1), ([], 0), (["--check"], 0)):
+        monkeypatch.setattr(sys, "argv", ["results_tables.py", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            results_tables.main()
+        assert stop.value.code == code
+        assert (page.read_text() == before) == (code == 1)
+    assert capsys.readouterr().out == "docs/page.md: out of date\ndocs/page.md: written\n"

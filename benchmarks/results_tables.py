@@ -1,0 +1,253 @@
+"""Write the tables of results into README.md and docs/ from the records in results/.
+
+    python benchmarks/results_tables.py          # or: make results
+    python benchmarks/results_tables.py --check  # write nothing; fail if a table is out of date
+
+A table stands between two comments that name it, and everything between them is replaced:
+
+    <!-- results:NAME -->
+    <!-- /results:NAME -->
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"<!-- results:([\w-]+) -->\n.*?<!-- /results:\1 -->", re.DOTALL)
+OPENING = re.compile(r"<!-- results:([\w-]+) -->")
+TEST_DATA = ", test data"
+OBJECTIVES = {
+    "activations": "`Activations(network, x)`",
+    "correlations": "`Activations(network, x, correlation=True)`",
+    "w2 from correlations": "`w2`, started from the result of correlations",
+}
+FAMILIES = {"mlp": "MLP", "resnet": "ResNet20"}
+
+
+class Records:
+    """The committed records; `results[name]` is the file `name`.json."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __getitem__(self, name: str) -> Any:
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            raise FileNotFoundError(f"there is no record {path}; run what writes it first")
+        return json.loads(path.read_text())
+
+    def experiments(self) -> list[dict[str, Any]]:
+        """The records of all experiments, by name."""
+        files = sorted((self.folder / "reproduction").glob("*.json"))
+        return [json.loads(file.read_text()) for file in files]
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown.
+
+    >>> print(markdown(["a", "b"], [["x < y", 1]]))
+    | a | b |
+    |---|---|
+    | x &lt; y | 1 |
+    """
+    lines = ["|".join(["", *("---" for _ in heads), ""])]
+    for cells in [heads, *rows]:
+        text = (str(cell).replace("|", "\\|").replace("<", "&lt;") for cell in cells)
+        lines.append(f"| {' | '.join(text)} |")
+    return "\n".join([lines[1], lines[0], *lines[2:]])
+
+
+def named_rows(table: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """The rows of a table of a record, by their first cell; cells by their columns."""
+    return {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
+
+
+def readme(records: Records) -> str:
+    """Barriers of all networks: as fitted, aligned, repaired."""
+    rows = []
+    for name, w2, repaired in (
+        ("barriers", "aligned, w2", "aligned and repaired"),
+        ("cifar100", "w2", "w2 and repaired"),
+    ):
+        for table in records[f"reproduction/{name}"]["tables"]:
+            if table["title"].endswith(TEST_DATA):
+                paths = named_rows(table)
+                barriers = [paths[p]["barrier, nats"] for p in ("as fitted", w2, repaired)]
+                network = table["title"].removesuffix(TEST_DATA)
+                rows.append([network, *barriers, paths[w2]["accuracy at the ends"]])
+    heads = ["network and data", "barrier as fitted, nats", "aligned (W2)", "aligned and repaired"]
+    return markdown([*heads, "test accuracy of the two fits"], rows)
+
+
+def barriers_mnist(records: Records) -> str:
+    """Five paths between two posteriors on MNIST."""
+    title = f"MLP 3×512 on MNIST{TEST_DATA}"
+    (table,) = (t for t in records["reproduction/barriers"]["tables"] if t["title"] == title)
+    paths = named_rows(table)
+    columns = {
+        "barrier, nats": "barrier of the test loss, nats",
+        "accuracy at the ends": "accuracy at the ends",
+        "lowest accuracy on the way": "lowest accuracy on the path",
+    }
+    shown = {
+        "as fitted": "geodesic, as fitted",
+        "aligned, l2": "geodesic, aligned (L2, weight matching)",
+        "aligned, w2": "geodesic, aligned (W2)",
+        "aligned and repaired": "geodesic, aligned (W2) and repaired",
+        "mixture": "mixture",
+    }
+    rows = [[label, *(paths[path][c] for c in columns)] for path, label in shown.items()]
+    return markdown(["path", *columns.values()], rows)
+
+
+def compact(records: Records) -> str:
+    """Table 1 of Xiao et al.: ours, with published values in parentheses."""
+    (table,) = records["reproduction/table1"]["tables"]
+    measures = table["columns"][1::2]
+    rows = [
+        [row[0], *(_beside(*pair) for pair in zip(row[1::2], row[2::2], strict=True))]
+        for row in table["rows"]
+    ]
+    return markdown(["posterior", *(f"{m} (published)" for m in measures)], rows)
+
+
+def _beside(ours: str, published: str) -> str:
+    return ours if published == "–" else f"{ours} ({published})"
+
+
+def residual_objectives(records: Records) -> str:
+    """Distance and barriers between residual networks, by objective."""
+    found = records["residual_objectives"]
+    pairs = {name: pair["rows"] for name, pair in found.items() if "rows" in pair}
+    heads = ["objective"]
+    for name in pairs:
+        heads += [f"{_network(name)}: W2 distance", "barrier, nats", "repaired, nats"]
+    rows = []
+    for way in next(iter(pairs.values())):
+        cells = [OBJECTIVES.get(way, way if way == "as fitted" else f"`{way}`")]
+        for own in (pair[way] for pair in pairs.values()):
+            cells.append(f"{own['w2_distance']:.1f}")
+            cells += [
+                f"{own[name]:.2f} ± {own[f'{name}_stderr']:.2f}"
+                for name in ("barrier", "repaired_barrier")
+            ]
+        rows.append(cells)
+    return markdown(heads, rows)
+
+
+def alignment_speed(records: Records) -> str:
+    """Seconds of one alignment: the published algorithm written plainly, and the default."""
+    rows = []
+    for row in records["alignment_speed"]["speed"]:
+        plain, ours = row["plain"]["seconds"], row["default"]["seconds"]
+        least = "> " if row["plain"]["stopped_early"] else ""
+        rows.append(
+            [
+                _network(row["pair"]),
+                f"`{row['objective']}`",
+                f"{least}{_seconds(plain)}",
+                _seconds(ours),
+                f"{least}{plain / ours:.0f}×",
+            ]
+        )
+    return markdown(["network", "objective", "plain, s", "OneBasin, s", "times faster"], rows)
+
+
+def _seconds(value: float) -> str:
+    """To three digits.
+
+    >>> _seconds(0.01), _seconds(25.4352), _seconds(1294.56)
+    ('0.0100', '25.4', '1,295')
+    """
+    return f"{value:#.3g}" if value < 99.95 else f"{value:,.0f}"
+
+
+def _network(pair: str) -> str:
+    """The name of a pair of networks in words.
+
+    >>> _network("resnet16")
+    'ResNet20, width 16'
+    """
+    (parts,) = re.findall(r"^([a-z]+)(\d+)$", pair)
+    return f"{FAMILIES[parts[0]]}, width {parts[1]}"
+
+
+def verdicts(records: Records) -> str:
+    """Every claim of every experiment."""
+    fields = ("text", "published", "ours", "verdict")
+    rows = [
+        [record["experiment"], *(claim[field] for field in fields)]
+        for record in records.experiments()
+        for claim in record["claims"]
+    ]
+    return markdown(["experiment", "claim", "published", "ours", "verdict"], rows)
+
+
+TABLES: dict[str, Callable[[Records], str]] = {
+    "readme": readme,
+    "barriers-mnist": barriers_mnist,
+    "compact": compact,
+    "residual-objectives": residual_objectives,
+    "alignment-speed": alignment_speed,
+    "verdicts": verdicts,
+}
+
+
+def fill(text: str, records: Records) -> str:
+    """A page with the tables between its markers replaced."""
+
+    def table(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in TABLES:
+            raise ValueError(f"there is no table '{name}'; choose one of {', '.join(TABLES)}")
+        body = TABLES[name](records)
+        return f"<!-- results:{name} -->\n\n{body}\n\n<!-- /results:{name} -->"
+
+    filled, count = BLOCK.subn(table, text)
+    opened = OPENING.findall(text)
+    if len(opened) != count:
+        raise ValueError(
+            f"{len(opened)} tables are opened ({', '.join(opened)}) but {count} are closed; "
+            "end each with <!-- /results:NAME --> on a later line"
+        )
+    return filled
+
+
+def pages(root: Path) -> list[Path]:
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def outdated(root: Path) -> dict[Path, str]:
+    """The pages whose tables differ from the records, with the text they should have."""
+    records = Records(root / "results")
+    found = {}
+    for page in pages(root):
+        text = page.read_text(encoding="utf-8")
+        try:
+            filled = fill(text, records)
+        except ValueError as error:
+            raise ValueError(f"{page}: {error}") from None
+        if filled != text:
+            found[page] = filled
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
+    check = parser.parse_args().check
+    found = outdated(ROOT)
+    for page, text in found.items():
+        if not check:
+            page.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{page.relative_to(ROOT)}: {'out of date' if check else 'written'}\n")
+    sys.exit(1 if check and found else 0)
+
+
+if __name__ == "__main__":
+    main()
