@@ -1,14 +1,13 @@
-"""Ways to compute a convolution, by the time of a ResNet20 gradient step, against PyTorch.
+"""Times of a ResNet20 gradient step for several forms of the convolution, and for PyTorch.
 
     python benchmarks/convolution.py [--batch 128] [--rounds 5] [--out results/convolution.json]
 
-Everything is measured in one run on one machine, in turns, so that the ratios mean something. The
-network is ours (filter response normalisation, thresholded units); PyTorch's is the same network
-with the same weights, which is checked on the loss. "step" is one jitted gradient step, "scan" the
-same step inside `lax.scan`, which is how training runs. Both use all cores, or `--cores` of them.
-On a machine that does other work too, wall times mean little (PyTorch's threads wait for each
-other by spinning): there, `--cores 1` and processor time compare the work that is done. Needs the
-`bench` extra.
+All forms are measured in turn, in one run on one machine, so that the ratios are meaningful. The
+network is ours (filter response normalisation, thresholded units); the network in PyTorch has the
+same weights, which is checked by the loss. "step" is one jitted gradient step, "scan" the same step
+inside `lax.scan`, as in training. Both use all cores, or `--cores` of them. On a busy machine wall
+times are unreliable, since the threads of PyTorch wait by spinning; there, compare processor time
+with `--cores 1`. Needs the `bench` extra.
 """
 
 import argparse
@@ -90,7 +89,7 @@ FORMS = {
 
 
 def make_params(batch):
-    """Weights of a sensible size, and a batch."""
+    """Random weights and a batch."""
     shapes = jax.eval_shape(ResNet20().init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))["params"]
     rng = np.random.default_rng(0)
 
@@ -106,11 +105,11 @@ def make_params(batch):
 
 
 def compiled(form, params, x, y, *, steps):
-    """A compiled gradient step (steps=0), or so many of them in a scan."""
+    """A compiled gradient step (steps=0), or `steps` of them in a scan."""
     net = ResNet20()
 
     def loss(params, x, y):
-        log_p = jax.nn.log_softmax(net.apply({"params": params}, x))
+        log_p = jax.nn.log_softmax(jnp.asarray(net.apply({"params": params}, x)))
         return -jnp.mean(jnp.take_along_axis(log_p, y[:, None], axis=1))
 
     def step(params, _):
@@ -120,30 +119,32 @@ def compiled(form, params, x, y, *, steps):
     def run(params):
         return lax.scan(step, params, None, length=steps) if steps else step(params, None)
 
-    # The network looks its convolution up when it is traced, so this is where forms are swapped.
-    kept, convolution.conv2d = convolution.conv2d, form
+    # The network looks up its convolution when it is traced.
+    original, convolution.conv2d = convolution.conv2d, form
     try:
         start = time.perf_counter()
         program = jax.jit(run).lower(params).compile()
         compiling = time.perf_counter() - start
     finally:
-        convolution.conv2d = kept
+        convolution.conv2d = original
     _, losses = jax.block_until_ready(program(params))
+    memory = program.memory_analysis()
+    assert memory is not None
     print(f"compiled {steps or 'one'} step(s) in {compiling:.1f} s", flush=True)
     return {
         "run": lambda: jax.block_until_ready(program(params)),
         "steps": max(steps, 1),
         "loss": float(np.ravel(losses)[0]),
         "compile_s": round(compiling, 2),
-        "temp_mib": round(program.memory_analysis().temp_size_in_bytes / 2**20),
+        "temp_mib": round(memory.temp_size_in_bytes / 2**20),
     }
 
 
 def torch_step(params, x, y, *, channels_last, steps):
     """The same network, weights and step in PyTorch."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
+    import torch  # pyright: ignore[reportMissingImports]
+    from torch import nn  # pyright: ignore[reportMissingImports]
+    from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     tensor = lambda a: torch.tensor(np.asarray(a))
@@ -225,7 +226,7 @@ def torch_step(params, x, y, *, channels_last, steps):
 
 
 def measure(candidates, rounds):
-    """Seconds of wall and of processor time per step, in turns; pauses let idle threads sleep."""
+    """Seconds of wall and processor time per step, in turn; pauses let idle threads sleep."""
     walls = {name: [] for name in candidates}
     busy = {name: [] for name in candidates}
     for _ in range(rounds):
@@ -259,7 +260,7 @@ def main():
     parser.add_argument("--out", default="results/convolution.json")
     args = parser.parse_args()
 
-    # Before JAX starts its threads: it makes as many as there are cores to run on.
+    # Before JAX starts its threads, one per available core.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
     data = make_params(args.batch)
     candidates = {
@@ -274,11 +275,10 @@ def main():
         for name in ("patches", "nine products"):
             candidates[f"{name}, scan"] = compiled(FORMS[name], *data, steps=args.steps)
     losses = {name: candidate["loss"] for name, candidate in candidates.items()}
-    spread = max(losses.values()) - min(losses.values())
-    assert spread < 1e-3, f"not the same network: {losses}"
+    assert max(losses.values()) - min(losses.values()) < 1e-3, f"not the same network: {losses}"
     measured = measure(candidates, args.rounds)
 
-    # XLA's own gradient in a scan is so slow that a small batch must do.
+    # The gradient of XLA in a scan is too slow for a larger batch.
     small = make_params(8)
     in_loop = measure(
         {
@@ -299,7 +299,7 @@ def main():
         )
         for name in ("xla nhwc", "ours")
     }
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     record = {
         "what": "ResNet20 gradient step, width 16, 32×32×3, float32",

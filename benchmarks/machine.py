@@ -1,4 +1,4 @@
-"""The machine's own float32 matrix-multiply rate, and timing that compares like with like."""
+"""The float32 matrix-multiply rate of the machine, and interleaved timing."""
 
 import json
 import os
@@ -15,7 +15,7 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 
 def matmul(size: int = 1024, repeats: int = 4) -> tuple[Callable[[], None], float]:
-    """A function that multiplies square float32 matrices, and the flops one call takes."""
+    """A function that multiplies square float32 matrices, and the flops of one call."""
     a = jnp.ones((size, size), jnp.float32)
     product = jax.jit(lambda a, b: a @ b)
 
@@ -29,7 +29,7 @@ def matmul(size: int = 1024, repeats: int = 4) -> tuple[Callable[[], None], floa
 
 
 def matmul_rate(rounds: int = 20) -> float:
-    """The best float32 matrix-multiply rate seen, in flop/s."""
+    """The best float32 matrix-multiply rate of all rounds, in flop/s."""
     run, flops = matmul()
     return flops / min(interleaved({"matmul": run}, rounds)["matmul"])
 
@@ -37,9 +37,9 @@ def matmul_rate(rounds: int = 20) -> float:
 def interleaved(
     runs: dict[str, Callable[[], Any]], rounds: int, warmup: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of each function in each round, one after the other within a round.
+    """Seconds of each function in each round; within a round they run one after the other.
 
-    A machine that is slow for a while is slow for all of them, so ratios within a round hold.
+    A temporary slowdown then affects all functions alike, so ratios within a round are reliable.
     """
     for _ in range(warmup):
         for run in runs.values():
@@ -54,6 +54,7 @@ def interleaved(
 
 
 def describe() -> dict[str, Any]:
+    """The machine, for a record."""
     return {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -64,7 +65,7 @@ def describe() -> dict[str, Any]:
 
 
 def record(name: str, figures: dict[str, Any]) -> Path:
-    """Merge figures into results/<name>.json and say where."""
+    """Merge figures into results/<name>.json and return its path."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     known = json.loads(path.read_text()) if path.exists() else {}

@@ -1,4 +1,4 @@
-"""Parameters and plain formulas that the tests of layers and networks share."""
+"""Parameters and formulas shared by the tests of layers and networks."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def count_of(params):
 
 
 def random_params(net, shape, seed=0):
-    """Every leaf random (zeros and ones hide mistakes), made without compiling anything."""
+    """Every leaf random (zeros and ones hide mistakes), drawn without compiling."""
     rng = np.random.default_rng(seed)
 
     def draw(leaf):
@@ -31,7 +31,7 @@ def random_params(net, shape, seed=0):
 
 
 def convolve_plainly(x, kernel, stride, padding):
-    """A convolution by its definition, pixel by pixel."""
+    """A convolution by its definition, one pixel at a time."""
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     side = kernel.shape[0]
     height = (x.shape[1] - side) // stride + 1

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all; what is left when the writer dies."""
+"""Atomic writes, and what remains of them after an error or a kill."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_file_replaces_the_old_one_and_has_usual_permissions(tmp_path):
+def test_the_file_replaces_the_old_one_with_usual_permissions(tmp_path):
     path = tmp_path / "q.st"
     path.write_text("old")
     reference = tmp_path / "reference"
@@ -63,7 +63,7 @@ KILLED = """
 """
 
 
-def test_what_a_killed_writer_leaves_is_swept_and_nothing_of_others(tmp_path):
+def test_only_the_remains_of_a_killed_writer_are_swept(tmp_path):
     path = tmp_path / "q.st"
     path.write_text("old")
     others = [".q.st.checkpoint.abc.part", ".tmpOther", "q.st.part", ".qqst.abc.part"]
@@ -71,9 +71,9 @@ def test_what_a_killed_writer_leaves_is_swept_and_nothing_of_others(tmp_path):
         (tmp_path / name).write_text("theirs")
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path)]
     assert subprocess.run(command, check=False).returncode == -9
-    (left,) = set(names(tmp_path)) - {"q.st", *others}  # only what bears the file's name
+    (left,) = set(names(tmp_path)) - {"q.st", *others}  # only what has the name of the file
     assert (tmp_path / left / ".tmp4UR9Yj").exists()
-    (tmp_path / ".q.st.grown.part").write_text("a plain file under such a name")
+    (tmp_path / ".q.st.grown.part").write_text("a plain file of such a name")
     sweep_parts(path)
     assert names(tmp_path) == sorted(["q.st", *others])
     assert path.read_text() == "old"

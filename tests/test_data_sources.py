@@ -20,6 +20,7 @@ from onebasin.data import (
     load_dataset,
     render,
 )
+from onebasin.data.examples import examples_of, training_examples
 
 pytestmark = pytest.mark.usefixtures("no_data_folder")
 
@@ -85,6 +86,49 @@ def test_splits_have_one_target_per_example():
     split = Split(np.zeros((3, 2)), np.zeros(3))
     data = Dataset("mine", split, split, 2)
     assert "3 train + 3 test examples of 2, 2 classes, from memory" in repr(data)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("pair", [False, True])
+def test_examples_of_a_split_or_a_pair(pair):
+    split = Split(np.arange(6.0).reshape(3, 2), np.array([2, 0, 1]))
+    x, y = examples_of((split.x.tolist(), [2, 0, 1]) if pair else split)
+    assert isinstance(x, np.ndarray)
+    np.testing.assert_array_equal(x, split.x)
+    np.testing.assert_array_equal(y, split.y)
+
+
+@pytest.mark.fast
+def test_training_examples_of_a_data_set_a_split_or_a_pair():
+    train = Split(np.arange(6.0).reshape(3, 2), np.array([2, 0, 1]))
+    data = Dataset("mine", train, Split(train.x[:1], train.y[:1]), 3)
+    for given in (data, train, (train.x, train.y)):
+        x, y = training_examples(given)
+        np.testing.assert_array_equal(x, train.x)
+        np.testing.assert_array_equal(y, train.y)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("take", "given", "says"),
+    [
+        (
+            examples_of,
+            load_dataset("digits"),
+            r"data is a Dataset; .* \(pass its .train or .test\)",
+        ),
+        (examples_of, np.zeros((2, 2)), r"data is a ndarray; give a split .* or a pair \(x, y\)$"),
+        (examples_of, (np.zeros(2),) * 3, "data is a tuple; give a split"),
+        (examples_of, (np.zeros((3, 2)), np.zeros(2)), "give one target per example"),
+        (examples_of, (np.zeros(()), np.zeros(())), "give one target per example"),
+        (examples_of, (np.zeros((0, 2)), np.zeros(0)), "there are no examples; give at least one"),
+        (training_examples, (np.zeros(3), np.zeros(3)), "needs a batch axis and at least one more"),
+        (training_examples, ([[1.0], [np.inf]], [0, 1]), "x holds NaN or infinity; clean"),
+    ],
+)
+def test_bad_examples_are_refused(take, given, says):
+    with pytest.raises(ValueError, match=says):
+        take(given)
 
 
 # --- search order ----------------------------------------------------------------------------

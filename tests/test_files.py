@@ -1,4 +1,4 @@
-"""Posterior files: the same thing back, or a clear error and nothing at all."""
+"""Posterior files: a round trip is exact, and a damaged file is refused."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def assert_same(a, b):
 
 @pytest.mark.fast
 @pytest.mark.parametrize("kind", ["MeanField", "LowRank", "Samples", "Mixture"])
-def test_the_same_thing_comes_back(tmp_path, kind):
+def test_round_trip(tmp_path, kind):
     q = posteriors()[kind]
     config = {"kind": "mlp", "widths": [3]}
     path = save(tmp_path / "q.safetensors", q, network=config, seed=3, data="digits")
@@ -74,6 +74,7 @@ def test_the_same_thing_comes_back(tmp_path, kind):
     assert header.params_shapes()["Dense_0/kernel"] == (2, 3)
     assert header.params_shapes()["layers/1/1"] == (4, 1)
     assert os.listdir(tmp_path) == ["q.safetensors"]
+    assert repr(header) == f"Header({kind}, {len(header.shapes)} tensors, network mlp)"
 
 
 @given(
@@ -89,7 +90,7 @@ def test_the_same_thing_comes_back(tmp_path, kind):
     )
 )
 @settings(max_examples=40)
-def test_any_plain_tree_comes_back(tmp_path_factory, params):
+def test_round_trip_of_any_plain_tree(tmp_path_factory, params):
     path = tmp_path_factory.mktemp("files") / "q.safetensors"
     std = jax.tree.map(lambda a: 2 * a, params)
     try:
@@ -103,7 +104,7 @@ def test_any_plain_tree_comes_back(tmp_path_factory, params):
     jax.tree.map(np.testing.assert_array_equal, loaded.std, std)
 
 
-def test_dtypes_come_back(tmp_path):
+def test_round_trip_of_dtypes(tmp_path):
     params = {"half": jnp.ones(3, jnp.bfloat16), "single": jnp.ones(2)}
     path = save(tmp_path / "q.safetensors", MeanField(params, params))
     assert_same(load(path).mean, params)
@@ -113,7 +114,7 @@ def test_dtypes_come_back(tmp_path):
         assert_same(load(path).mean, double)
 
 
-def test_other_containers_come_back_through_like(tmp_path):
+def test_round_trip_of_other_containers_with_like(tmp_path):
     model = eqx.nn.MLP(2, 1, 3, 1, key=jax.random.key(0))
     params = eqx.filter(model, eqx.is_inexact_array)
     q = MeanField(params, jax.tree.map(jnp.ones_like, params))
@@ -203,7 +204,7 @@ def test_bad_files_get_a_clear_error(tmp_path):
 @given(st.integers(0, 10**9), st.integers(0, 255))
 @settings(max_examples=60)
 def test_a_flipped_byte_never_half_loads(tmp_path_factory, where, value):
-    """Whatever a damaged file does, it is refused or gives a whole posterior of the same shapes."""
+    """A damaged file is refused or gives a whole posterior with the same leaves."""
     path = tmp_path_factory.mktemp("flip") / "q.safetensors"
     q = posteriors()["MeanField"]
     save(path, q)
@@ -218,7 +219,7 @@ def test_a_flipped_byte_never_half_loads(tmp_path_factory, where, value):
     assert len(jax.tree.leaves(loaded.mean)) == len(jax.tree.leaves(q.mean))
 
 
-def test_what_is_not_fit_to_keep_is_not_written(tmp_path):
+def test_invalid_posteriors_are_not_written(tmp_path):
     q = posteriors()["MeanField"]
     path = tmp_path / "q.safetensors"
     nan = MeanField(q.mean, jax.tree.map(lambda a: a * jnp.nan, q.std))
@@ -226,7 +227,10 @@ def test_what_is_not_fit_to_keep_is_not_written(tmp_path):
         (lambda: save(path, nan), "NaN"),
         (lambda: save(path, q, note=object()), "provenance cannot be written"),
         (lambda: save(path, q, note=float("nan")), "provenance cannot be written"),
-        (lambda: save(path, {"w": jnp.ones(2)}), "not a posterior"),
+        (
+            lambda: save(path, {"w": jnp.ones(2)}),  # pyright: ignore[reportArgumentType]
+            "not a posterior",
+        ),
     ]:
         with pytest.raises(TensorFileError, match=message):
             bad()
@@ -236,7 +240,7 @@ def test_what_is_not_fit_to_keep_is_not_written(tmp_path):
 
 
 def test_a_writer_that_is_killed_leaves_the_old_file_whole(tmp_path):
-    """A process that saves over and over is killed at odd moments; what is there always loads."""
+    """A process that saves repeatedly is killed at random times; the file always loads."""
     program = textwrap.dedent("""
         import sys, numpy as np
         from onebasin.posterior import MeanField, save
@@ -253,6 +257,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file_whole(tmp_path):
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True
         )
+        assert process.stdout is not None
         process.stdout.readline()
         time.sleep(rng.uniform(0, 0.05))
         process.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Networks: plain formulas, parameter counts by hand, configs both ways."""
+"""Networks against formulas and parameter counts by hand; configs."""
 
 import json
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,13 +14,18 @@ from network_cases import convolve_plainly, count_of, initial, random_params, sh
 from onebasin.networks import (
     MLP,
     LeNet,
+    Network,
     ResNet20,
+    apply_of,
     from_config,
     get_input_shape,
+    network_named,
     to_config,
 )
 from onebasin.networks.activations import ACTIVATIONS
 from onebasin.networks.convolution import Conv
+from onebasin.networks.network import forward
+from onebasin.problem import Problem
 from onebasin.symmetry import find_symmetry
 from onebasin.trees import leaves_by_path
 
@@ -38,7 +44,7 @@ def test_mlp_count_and_formula():
         h = h @ layer["kernel"] + layer["bias"]
         h = np.maximum(h, 0) if i < 2 else h
     # float32: some ten roundings of numbers of order one.
-    np.testing.assert_allclose(net.apply({"params": params}, x), h, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(net.apply({"params": params}, x)), h, atol=1e-5)
 
 
 @pytest.mark.fast
@@ -51,8 +57,8 @@ def test_published_mlp_count():
 def test_mlp_initial_signal_neither_dies_nor_explodes(activation):
     net = MLP(widths=(512,) * 3, activation=activation)
     x = jax.random.normal(jax.random.key(1), (64, 100))
-    out = net.apply({"params": initial(net, (1, 100))}, x)
-    assert 0.2 < float(jnp.std(out)) < 3
+    out = np.asarray(net.apply({"params": initial(net, (1, 100))}, x))
+    assert 0.2 < np.std(out) < 3
 
 
 def resnet_count(width, channels, classes):
@@ -77,7 +83,7 @@ def test_resnet_count(width, classes):
     net = ResNet20(width=width, num_classes=classes)
     shapes = shapes_of(net, (1, 32, 32, 3))
     assert count_of(shapes) == resnet_count(width, 3, classes)
-    # 19 convolutions of 3×3 and the head make the twenty layers; two projections come on top.
+    # The twenty layers are 19 convolutions of 3×3 and the head; there are two projections.
     kernels = {k: v for k, v in leaves_by_path(shapes).items() if k.endswith("kernel")}
     assert len(kernels) == 19 + 2 + 1
     if width == 16:
@@ -182,7 +188,7 @@ def test_dtypes_follow_the_parameters(net, shape, x64):
     double = apply(params, x)
     assert double.dtype == jnp.float64
     np.testing.assert_allclose(single, double, rtol=1e-3, atol=1e-4)
-    # A change too small for float32 is seen: nothing on the way rounds to it.
+    # A change too small for float32 shows: no intermediate value is rounded to it.
     assert not np.array_equal(double, apply(params, x + 1e-10))
 
 
@@ -208,18 +214,73 @@ def test_wrong_inputs():
     ids=["MLP", "LeNet", "ResNet20"],
 )
 def test_symmetries_are_found_through_our_convolution(net, shape, sizes):
-    """However the convolution is computed, tracing must see through it."""
+    """Tracing sees through the convolution, however it is computed."""
     params = random_params(net, (1, *shape))
     x = np.random.default_rng(4).uniform(size=(2, *shape)).astype(np.float32)
     symmetry = find_symmetry(lambda p, x: net.apply({"params": p}, x), params, x)
     assert [group.size for group in symmetry.groups] == sizes
     if isinstance(net, LeNet):
         places = {place.leaf: place for place in symmetry.groups[1].places}
-        # Channel c of the last maps (2×2 pixels, 6 channels) owns every sixth row from c on.
+        # Channel c of the last maps (2×2 pixels, 6 channels) feeds every sixth row from c.
         np.testing.assert_array_equal(
             np.sort(places["Dense_0/kernel"].positions, axis=1),
             np.arange(6)[:, None] + 6 * np.arange(4),
         )
+
+
+# --- functions and names ---------------------------------------------------------------------
+
+
+def linear(params, x):
+    return x @ params["w"]
+
+
+@pytest.mark.fast
+def test_apply_of_a_function_a_network_or_a_problem():
+    assert apply_of(linear) is linear
+    params = {"w": jnp.ones((3, 2))}
+    assert apply_of(Network(linear, params)) is linear
+    data = (np.zeros((4, 3)), np.zeros(4, int))
+    assert apply_of(Problem(linear, lambda key: params, data)) is linear
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (MLP(), r"^MLP is a Flax module; adapt it with networks.from_linen or"),
+        (nnx.Linear(3, 2, rngs=nnx.Rngs(0)), r"^Linear is a Flax module; adapt it with"),
+        ({"w": 1.0}, r"^a dict is not a network; give apply\(params, x\), a Network or a Problem$"),
+    ],
+)
+def test_what_is_not_a_function_is_refused(given, says):
+    with pytest.raises(ValueError, match=says):
+        apply_of(given)
+
+
+@pytest.mark.fast
+def test_forward_passes_the_state_only_if_there_is_one():
+    assert forward(lambda *args: len(args), {}, 0.0, None) == 2  # pyright: ignore[reportArgumentType]
+    assert forward(lambda *args: len(args), {}, 0.0, {}) == 3  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.fast
+def test_networks_by_name():
+    assert network_named("mlp") == MLP() == MLP(widths=(512,) * 3)
+    assert network_named("mlp", width=8, depth=1, num_classes=4) == MLP((8,), 4)
+    assert network_named("lenet", num_classes=100) == LeNet(width=16, num_classes=100)
+    assert network_named("resnet20", width=4) == ResNet20(width=4)
+    with pytest.raises(ValueError, match="no network 'vgg'; choose mlp, lenet or resnet20"):
+        network_named("vgg")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.fast
+def test_repr_of_a_network():
+    params, state = {"w": jnp.ones((40, 50))}, {"mean": jnp.zeros(1200)}
+    assert repr(Network(linear, params)) == "Network(2,000 parameters)"
+    assert repr(Network(linear, params, state)) == (
+        "Network(2,000 parameters, 1,200 running statistics)"
+    )
 
 
 # --- configs ---------------------------------------------------------------------------------
@@ -292,12 +353,12 @@ def test_config_errors(config, says):
 @pytest.mark.fast
 def test_foreign_modules_have_no_config():
     with pytest.raises(ValueError, match="only MLP, LeNet, ResNet20 have a config, got Conv"):
-        to_config(Conv(3))  # type: ignore[arg-type]
+        to_config(Conv(3))
 
 
 @pytest.mark.fast
 def test_constructors_check_their_fields():
     with pytest.raises(ValueError, match="MLP: widths must be a positive"):
-        MLP(widths=(512, 1.5))  # type: ignore[arg-type]
+        MLP(widths=(512, 1.5))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="ResNet20: width"):
         ResNet20(width=0)

@@ -1,12 +1,15 @@
 """Posteriors: sampling, moments and densities against closed forms."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from onebasin.posterior import LowRank, MeanField, Mixture, Samples
+from onebasin.posterior import LowRank, MeanField, Mixture, Posterior, Samples
+from onebasin.posterior.protocol import keep
 
 SHAPES = {"a": (2, 3), "b": (4,)}
 KEY = jax.random.key(0)
@@ -40,11 +43,16 @@ def dense_covariance(q) -> np.ndarray:
     return covariance
 
 
+def dense_log_density(q, theta) -> float:
+    covariance = dense_covariance(q)
+    return stats.multivariate_normal.logpdf(flat(theta), flat(q.mean), covariance)  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.fast
 def test_log_density_against_the_dense_gaussian(x64):
     theta = tree(9)
     for q in gaussians():
-        expected = stats.multivariate_normal(flat(q.mean), dense_covariance(q)).logpdf(flat(theta))
+        expected = dense_log_density(q, theta)
         # Cholesky against SciPy's eigenvalues, both in double precision.
         np.testing.assert_allclose(q.log_prob(theta), expected, rtol=1e-10)
 
@@ -55,7 +63,7 @@ def test_log_density_of_a_mixture(x64):
     theta = tree(9)
     expected = np.log(
         sum(
-            w * stats.multivariate_normal(flat(q.mean), dense_covariance(q)).pdf(flat(theta))
+            w * np.exp(dense_log_density(q, theta))
             for w, q in zip((0.25, 0.75), parts, strict=True)
         )
     )
@@ -64,7 +72,7 @@ def test_log_density_of_a_mixture(x64):
     np.testing.assert_allclose(nested.log_prob(theta), expected, rtol=1e-10)
 
 
-def test_a_mixture_without_weight_on_a_part_ignores_it(x64):
+def test_a_component_of_weight_zero_is_ignored(x64):
     mean_field, low_rank = gaussians()
     mixture = Mixture((mean_field, low_rank), jnp.array([1.0, 0.0]))
     theta = tree(9)
@@ -117,7 +125,7 @@ def test_the_noise_does_not_depend_on_the_posterior(x64):
     np.testing.assert_allclose(noise[0], noise[1], rtol=1e-12)
 
 
-def test_draws_come_once_each_before_any_comes_twice():
+def test_every_draw_is_used_once_before_any_is_used_twice():
     q = Samples(tree(5, (7,)))
     rows = {tuple(row): i for i, row in enumerate(flat(q.draws, 1))}
     picked = [rows[tuple(row)] for row in flat(q.sample(16, key=KEY), 1)]
@@ -125,13 +133,13 @@ def test_draws_come_once_each_before_any_comes_twice():
     assert len(set(picked[14:])) == 2
 
 
-def test_mixtures_take_their_share_from_each_part():
+def test_mixtures_sample_components_in_proportion_to_their_weights():
     parts = tuple(MeanField({"a": jnp.full(2, float(k))}, {"a": jnp.zeros(2)}) for k in range(3))
     q = Mixture(parts, jnp.array([0.5, 0.3, 0.2]))
     values = np.asarray(q.sample(100, key=KEY)["a"])[:, 0]
     counts = np.bincount(values.astype(int), minlength=3)
     assert (np.abs(counts - [50, 30, 20]) <= 1).all()
-    # A draw alone has the mixture's law: over many keys, the same shares by chance.
+    # A single draw follows the mixture: over many keys, the same shares by chance.
     single = np.array([float(q.sample(key=jax.random.key(i))["a"][0]) for i in range(200)])
     shares = np.bincount(single.astype(int), minlength=3) / 200
     assert (np.abs(shares - [0.5, 0.3, 0.2]) < 5 * 0.5 / np.sqrt(200)).all()
@@ -142,9 +150,12 @@ def test_running_statistics_belong_to_their_draws():
     draws = {"a": jnp.arange(7.0)[:, None] * jnp.ones(3)}
     q = Samples(draws, state=state)
     drawn, states = q.sample(5, key=KEY), q.states(5, key=KEY)
+    assert states is not None
     np.testing.assert_array_equal(drawn["a"][:, 0], states["mean"][:, 0])
     one = MeanField({"a": jnp.zeros(3)}, {"a": jnp.ones(3)}, {"mean": jnp.ones(2)})
-    assert one.states(4, key=KEY)["mean"].shape == (4, 2)
+    repeated = one.states(4, key=KEY)
+    assert repeated is not None
+    assert repeated["mean"].shape == (4, 2)
     assert MeanField({"a": jnp.zeros(3)}, {"a": jnp.ones(3)}).states(4, key=KEY) is None
 
 
@@ -173,7 +184,7 @@ def test_posteriors_are_pytrees():
             "different ranks",
         ),
         (lambda: Samples({"a": jnp.ones((2, 3)), "b": jnp.ones((3, 3))}), "leaf 'b'"),
-        (lambda: Samples({"a": jnp.ones((0, 3))}), "no draw"),
+        (lambda: Samples({"a": jnp.ones((0, 3))}), "no draws; give at least one"),
         (lambda: Samples({"a": jnp.ones((2, 3))}, jnp.zeros(3, int)), "chain"),
         (lambda: Samples({"a": jnp.ones((2, 3))}, state={"m": jnp.ones(3)}), "state leaf 'm'"),
         (lambda: Mixture((), jnp.ones(0)), "at least one"),
@@ -197,3 +208,64 @@ def test_what_does_not_fit_is_refused(make, message):
 def test_samples_have_no_density():
     with pytest.raises(TypeError, match="compact"):
         Samples(tree(5, (7,))).log_prob(tree(0))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Point:
+    """A posterior of a user's own: a point mass, without a density."""
+
+    params: dict[str, jax.Array]
+
+    @property
+    def like(self):
+        return self.params
+
+    def sample(self, count=None, *, key):
+        lead = () if count is None else (count,)
+        return jax.tree.map(lambda p: jnp.broadcast_to(p, lead + p.shape), self.params)
+
+    def states(self, count=None, *, key):
+        return None
+
+    def moments(self):
+        return self.params, jax.tree.map(jnp.zeros_like, self.params)
+
+    def relabel(self, move, move_state=keep):
+        return Point(move(self.params, 0))
+
+
+@pytest.mark.fast
+def test_posteriors_follow_the_protocol():
+    for q in (*posteriors(), Point(tree(0))):
+        assert isinstance(q, Posterior)
+    assert not isinstance(tree(0), Posterior)
+
+
+def test_a_mixture_takes_any_posterior(x64):
+    mean_field = gaussians()[0]
+    q = Mixture((mean_field, Point(tree(2))), jnp.array([0.25, 0.75]))
+    mean, std = q.moments()
+    np.testing.assert_allclose(
+        flat(mean), 0.25 * flat(mean_field.mean) + 0.75 * flat(tree(2)), rtol=1e-12
+    )
+    between = 0.25 * 0.75 * (flat(mean_field.mean) - flat(tree(2))) ** 2
+    np.testing.assert_allclose(
+        flat(std) ** 2, 0.25 * flat(mean_field.std) ** 2 + between, rtol=1e-12
+    )
+    with pytest.raises(TypeError, match="a component of the Mixture has no density"):
+        q.log_prob(tree(0))
+
+
+@pytest.mark.fast
+def test_reprs_are_short():
+    assert [repr(q) for q in posteriors()[:3]] == [
+        "MeanField(10 parameters)",
+        "LowRank(10 parameters, rank 3)",
+        "Samples(10 parameters, 7 draws of 2 chains)",
+    ]
+    assert repr(posteriors()[3]) == f"Mixture({', '.join(map(repr, posteriors()[:3]))})"
+    # Under a transformation the chains are unknown.
+    seen = []
+    jax.jit(lambda q: seen.append(repr(q)))(posteriors()[2])
+    assert seen == ["Samples(10 parameters, 7 draws)"]

@@ -1,4 +1,4 @@
-"""The log posterior and its scaling, against SciPy and by hand; what a Problem refuses."""
+"""The log posterior and its scaling against SciPy; invalid problems."""
 
 import flax.linen as nn
 import jax
@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from onebasin.likelihoods import Gaussian
+from onebasin.networks import Network
 from onebasin.problem import Batch, Problem
 
 RNG = np.random.default_rng(0)
@@ -53,7 +54,7 @@ def test_categorical_log_posterior_is_the_sum_of_likelihood_and_prior():
     problem = classifier(prior_variance=0.3, temperature=0.5, augmentation=4.0)
     value, aux = problem.log_posterior(PARAMS, (X, LABELS))
     log_p = log_softmax(X @ PARAMS["w"] + PARAMS["b"])[np.arange(12), LABELS]
-    prior = sum(stats.norm(0, np.sqrt(0.3)).logpdf(leaf).sum() for leaf in PARAMS.values())
+    prior = sum(stats.norm.logpdf(leaf, 0, np.sqrt(0.3)).sum() for leaf in PARAMS.values())
     # Temperature ½ and an augmentation of 4 weigh the likelihood eightfold.
     np.testing.assert_allclose(value, 8 * log_p.sum() + prior, rtol=1e-12)
     np.testing.assert_allclose(aux["nll"], -log_p.mean(), rtol=1e-12)
@@ -66,8 +67,8 @@ def test_gaussian_log_posterior_has_the_noise_of_the_likelihood():
     problem = regression(noise_std=0.7, prior_variance=2.0)
     w = PARAMS["w"][:, 0]
     value, aux = problem.log_posterior({"w": w}, (X, TARGETS))
-    expected = stats.norm(X @ w, 0.7).logpdf(TARGETS).sum()
-    expected += stats.norm(0, np.sqrt(2.0)).logpdf(w).sum()
+    expected = stats.norm.logpdf(TARGETS, X @ w, 0.7).sum()
+    expected += stats.norm.logpdf(w, 0, np.sqrt(2.0)).sum()
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     np.testing.assert_allclose(aux["squared_error"], ((X @ w - TARGETS) ** 2).mean(), rtol=1e-12)
 
@@ -86,8 +87,9 @@ def test_batches_are_scaled_up_so_that_their_mean_is_the_whole():
 def test_padding_has_no_weight():
     problem = classifier()
     weight = jnp.array([1.0, 1.0, 0.0])
-    padded, aux = problem.summed_log_likelihood(PARAMS, Batch(X[:3], LABELS[:3], weight))
-    plain, plain_aux = problem.summed_log_likelihood(PARAMS, Batch(X[:2], LABELS[:2]))
+    x, y = jnp.asarray(X), jnp.asarray(LABELS)
+    padded, aux = problem.summed_log_likelihood(PARAMS, Batch(x[:3], y[:3], weight))
+    plain, plain_aux = problem.summed_log_likelihood(PARAMS, Batch(x[:2], y[:2]))
     np.testing.assert_allclose(padded, plain, rtol=1e-12)
     np.testing.assert_allclose(aux["nll"], plain_aux["nll"], rtol=1e-12)
 
@@ -96,8 +98,8 @@ def test_padding_has_no_weight():
 @pytest.mark.usefixtures("x64")
 def test_one_prior_variance_per_leaf(given):
     problem = classifier(prior_variance=given)
-    expected = stats.norm(0, np.sqrt(0.1)).logpdf(PARAMS["w"]).sum()
-    expected += stats.norm(0, np.sqrt(2.0)).logpdf(PARAMS["b"]).sum()
+    expected = stats.norm.logpdf(PARAMS["w"], 0, np.sqrt(0.1)).sum()
+    expected += stats.norm.logpdf(PARAMS["b"], 0, np.sqrt(2.0)).sum()
     np.testing.assert_allclose(problem.log_prior(PARAMS), expected, rtol=1e-12)
 
 
@@ -112,9 +114,8 @@ def test_a_flax_module_becomes_a_problem():
     problem = Problem.from_network(net, (X.astype(np.float32), LABELS))
     params = problem.init(jax.random.key(0))
     assert set(params) == {"kernel", "bias"}
-    np.testing.assert_allclose(
-        problem.apply(params, X), net.apply({"params": params}, X), rtol=1e-6
-    )
+    expected = np.asarray(net.apply({"params": params}, X))
+    np.testing.assert_allclose(problem.apply(params, X), expected, rtol=1e-6)
 
 
 class WithStatistics(nn.Module):
@@ -136,19 +137,39 @@ class WithStatistics(nn.Module):
         (lambda: Problem(linear, init, (X, LABELS + 1)), "labels range from 1 to 3"),
         (lambda: Problem(linear, init, (X, TARGETS)), "integer label"),
         (lambda: Problem(linear, init, (X * np.nan, LABELS)), "NaN or infinity"),
-        (lambda: Problem(linear, init, X), "give a split with .x and .y"),
+        (
+            lambda: Problem(linear, init, X),  # pyright: ignore[reportArgumentType]
+            "give a split with .x and .y",
+        ),
         (lambda: Problem(lambda p, x: linear(p, x).sum(), init, (X, LABELS)), "batch first"),
         (
             lambda: Problem(linear, init, (X, TARGETS), likelihood="gaussian"),
             "one output per target",
         ),
         (lambda: Problem.from_network(WithStatistics(), (X, LABELS)), "batch_stats"),
-        (lambda: Problem.from_network(object(), (X, LABELS)), "object is not a Flax Linen module"),
+        (
+            lambda: Problem.from_network(object(), (X, LABELS)),  # pyright: ignore[reportArgumentType]
+            "object is not a Flax Linen module",
+        ),
     ],
 )
 def test_what_a_problem_refuses(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.fast
+def test_a_network_with_state_is_refused():
+    net = Network(lambda p, x, state: linear(p, x), PARAMS, {"mean": np.zeros(3)})
+    with pytest.raises(ValueError, match="the network keeps state besides its params"):
+        Problem.from_network(net, (X, LABELS))
+
+
+@pytest.mark.fast
+def test_a_network_is_fitted_from_its_own_params():
+    problem = Problem.from_network(Network(linear, PARAMS), (X, LABELS))
+    assert problem.apply is linear
+    assert problem.init(jax.random.key(3)) is PARAMS
 
 
 def test_the_fingerprint_tells_data_and_settings_apart():
