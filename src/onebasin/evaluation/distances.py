@@ -1,21 +1,20 @@
 """Distances between posteriors over the same params."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
 from onebasin.paths.ends import check_ends
 from onebasin.paths.pairing import cross_gram, squared_distances
-from onebasin.posterior import LowRank, MeanField, Samples
+from onebasin.posterior import LowRank, MeanField, Posterior, Samples
 from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
 from onebasin.trees import PyTree, leaves_by_path
 
 
 @dataclass(frozen=True)
 class AlignedDistance:
-    """The pair of Xiao et al.: how far apart in weights, and in transpositions."""
+    """The pair of Xiao et al.: the distance of the weights, and the number of transpositions."""
 
     squared: float
     transpositions: Transpositions
@@ -25,13 +24,19 @@ class AlignedDistance:
         return float(np.sqrt(self.squared))
 
 
-def wasserstein(q0: Any, q1: Any) -> float:
+def wasserstein(q0: Posterior, q1: Posterior) -> float:
     """The 2-Wasserstein distance W2(q0, q1).
 
-    Two MeanFields: √(‖m0 − m1‖² + ‖s0 − s1‖²). Two Samples: the mean squared distance of the
-    optimal pairing (the larger set is thinned evenly if they differ in size). With a LowRank:
-    the cost of shared noise with the factors rotated onto each other, √(‖m0 − m1‖² +
-    ‖s0 − s1‖² + min_R ‖F0 − F1R‖²), an upper bound, exact where the covariances commute.
+    Two MeanFields: √(‖m0 − m1‖² + ‖s0 − s1‖²). Two Samples: the root mean squared distance of the
+    optimal pairing (the larger set is thinned evenly to the size of the smaller). With a LowRank:
+    the cost of shared noise after rotating the factors, √(‖m0 − m1‖² + ‖s0 − s1‖² +
+    min_R ‖F0 − F1R‖²), an upper bound that is exact if the covariances commute.
+
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> q0 = ob.MeanField({"w": jnp.array([0.0, 0.0])}, {"w": jnp.ones(2)})
+    >>> q1 = ob.MeanField({"w": jnp.array([3.0, 4.0])}, {"w": jnp.ones(2)})
+    >>> ob.wasserstein(q0, q1)
+    5.0
     """
     check_ends(q0, q1)
     if isinstance(q0, Samples) and isinstance(q1, Samples):
@@ -46,30 +51,30 @@ def wasserstein(q0: Any, q1: Any) -> float:
             f"there is no closed form for W2 between a {type(q0).__name__} and a "
             f"{type(q1).__name__}; compare two Gaussians or two Samples"
         )
-    squared = _squared(q0.mean, q1.mean) + _squared(q0.std, q1.std)
+    squared = squared_distance(q0.mean, q1.mean) + squared_distance(q0.std, q1.std)
     return float(np.sqrt(squared + _factor_cost(q0, q1)))
 
 
-def l2(q0: Any, q1: Any) -> float:
+def l2(q0: Posterior, q1: Posterior) -> float:
     """‖E θ0 − E θ1‖, the distance between the means."""
     check_ends(q0, q1)
-    return float(np.sqrt(_squared(q0.moments()[0], q1.moments()[0])))
+    return float(np.sqrt(squared_distance(q0.moments()[0], q1.moments()[0])))
 
 
-def aligned_distance(q0: Any, q1: Any, permutation: Permutation, symmetry: Symmetry):
-    """(‖E θ0 − P E θ1‖², NoT(P)): q1 is moved by P here, so give it as it was fitted."""
+def aligned_distance(
+    q0: Posterior, q1: Posterior, permutation: Permutation, symmetry: Symmetry
+) -> AlignedDistance:
+    """(‖E θ0 − P E θ1‖², NoT(P)); P is applied here, so give q1 as it was fitted."""
     moved = symmetry.act(permutation, q1.moments()[0])
-    squared = _squared(q0.moments()[0], moved)
+    squared = squared_distance(q0.moments()[0], moved)
     return AlignedDistance(squared, transpositions(permutation))
 
 
-def _squared(a: PyTree, b: PyTree) -> float:
-    first, second = leaves_by_path(a), leaves_by_path(b)
+def squared_distance(a: PyTree, b: PyTree) -> float:
+    """‖a − b‖² over all leaves of two params trees."""
+    pairs = zip(jax.tree.leaves(a), _in_order(a, b), strict=True)
     return float(
-        sum(
-            np.sum((np.asarray(leaf, np.float64) - np.asarray(second[name], np.float64)) ** 2)
-            for name, leaf in first.items()
-        )
+        sum(np.sum((np.asarray(x, np.float64) - np.asarray(y, np.float64)) ** 2) for x, y in pairs)
     )
 
 
@@ -83,7 +88,7 @@ def _factor_cost(q0: MeanField | LowRank, q1: MeanField | LowRank) -> float:
     return float(max(norms - 2 * np.linalg.svd(gram, compute_uv=False).sum(), 0.0))
 
 
-def _in_order(like: PyTree, tree: PyTree) -> list[Any]:
+def _in_order(like: PyTree, tree: PyTree) -> list[jax.Array]:
     """The leaves of `tree` in the order of the key paths of `like`."""
     named = leaves_by_path(tree)
     return [named[name] for name in leaves_by_path(like)]

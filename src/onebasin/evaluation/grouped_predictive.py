@@ -1,31 +1,31 @@
-"""A predictive kept as the averages of groups of draws, so that its error can be told.
+"""A predictive kept as averages over groups of draws, from which its error can be estimated.
 
-Draws are shared by all examples: the error of anything measured on a predictive is over draws.
+All examples share the draws, so the error of anything measured on a predictive is over draws.
 Measures such as agreement are not smooth in the probabilities, so the error comes from the
-bootstrap: groups of draws are drawn anew, with replacement, and everything is measured again.
-For a chain a group is a stretch of it, long enough to be nearly independent of the others (batch
-means), so correlation along the chain counts; for independent draws any groups do.
+bootstrap: groups of draws are resampled with replacement, and everything is measured again.
+A group of a chain is a run of consecutive draws, long enough to be nearly independent of the
+others (batch means), so that correlation along the chain counts. For independent draws any groups
+will do.
 
-With G groups the bootstrap's variance is too small by (G − 1)/G, which is put right. Strata (the
-components of a mixture) are drawn anew each by itself.
+With G groups the variance of the bootstrap is too small by (G − 1)/G, which is corrected. Strata
+(the components of a mixture) are resampled separately.
 """
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onebasin.evaluation.strata import Stratum, strata
+from onebasin.evaluation.strata import Stratum, each_draw, strata
 from onebasin.evaluation.streaming import cut, log_probabilities
 from onebasin.likelihoods import check_logits
 from onebasin.networks import NetworkLike, apply_of
 from onebasin.posterior import Posterior, Samples
 from onebasin.progress import Progress, reporting
 
-GROUPS = 32  # of all draws together; enough for an error that is itself good to about an eighth
+GROUPS = 32  # of all draws together; the relative error of a standard error is then about 1/8
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,15 +34,15 @@ class GroupedPredictive:
 
     log_probs: np.ndarray = field(repr=False)
     share: np.ndarray
-    """What each group weighs in the predictive; they sum to one."""
+    """The weight of each group in the predictive; weights sum to one."""
     stratum: np.ndarray
-    """Groups of one number are drawn anew together."""
+    """The stratum of each group; groups are resampled within their stratum."""
     chain: np.ndarray
-    """The chain each group is from (zero for draws that are from none)."""
+    """The chain of each group (zero for draws that are not from a chain)."""
     draws: int
 
     def shares(self, rng: np.random.Generator | None) -> np.ndarray:
-        """The groups' weights: as they are, or of one bootstrap sample."""
+        """The weights of the groups, or those of one bootstrap sample."""
         if rng is None:
             return self.share
         found = np.zeros_like(self.share)
@@ -91,7 +91,7 @@ def grouped_predictive(
 ) -> GroupedPredictive:
     """The predictive over classes, with draws averaged in `groups` groups.
 
-    Samples with more than `num_samples` draws are thinned at even steps, chain by chain.
+    Samples with more than `num_samples` draws are thinned evenly, chain by chain.
     """
     apply = apply_of(network)
     if isinstance(posterior, Samples):
@@ -99,61 +99,50 @@ def grouped_predictive(
     sources = strata(posterior, num_samples, key=key)
     params, state, _, _ = sources[0].ends(0)
     plan = [_groups_of(source, posterior, groups / len(sources)) for source in sources]
-    count = sum(own.max() + 1 for own in plan)
-    blocks, shape = cut(
-        apply, params, state, x, None, None, lambda width: 4 * width * (count + 3), batch_size
-    )
-    check_logits((2, *shape))
+    sizes = [np.bincount(own) for own in plan]
+    first = np.cumsum([0, *map(len, sizes)])
+    numbers = np.concatenate([start + own for start, own in zip(first[:-1], plan, strict=True)])
+    blocks = cut(apply, params, state, x, lambda width: 4 * width * (first[-1] + 3), batch_size)
+    check_logits((2, *blocks.outputs))
     parts, done = [], 0
-    work = sum(source.count for source in sources) * -(-len(x) // blocks.rows)
+    log_sizes = np.log(np.concatenate(sizes)).astype(np.float32)
     with reporting(progress) as report:
         for part, _, real in blocks:
-            found = []
-            for source, own in zip(sources, plan, strict=True):
-                totals: list[Any] = [None] * (own.max() + 1)
-                for s in range(source.count):
-                    params, state, _, _ = source.ends(s)
-                    log_p, _ = log_probabilities(apply, params, state, part)
-                    totals[own[s]] = _add(totals[own[s]], log_p)
-                    done += 1
-                    report("draws", done, work)
-                sizes = np.bincount(own)
-                found += [
-                    np.asarray(total)[:real] - np.log(size).astype(np.float32)
-                    for total, size in zip(totals, sizes, strict=True)
-                ]
-            parts.append(np.stack(found))
-    share = [
-        source.weight(0.0) * np.bincount(own) / len(own)
-        for source, own in zip(sources, plan, strict=True)
-    ]
+            totals: list[jax.Array | None] = [None] * first[-1]
+            for number, (_, params, state) in zip(numbers, each_draw(sources), strict=True):
+                log_p, _ = log_probabilities(apply, params, state, part)
+                totals[number] = _add(totals[number], log_p)
+                done += 1
+                report("draws", done, len(numbers) * len(blocks))
+            parts.append(np.stack([np.asarray(total)[:real] for total in totals]))
     return GroupedPredictive(
-        log_probs=np.concatenate(parts, axis=1),
-        share=np.concatenate(share),
-        stratum=np.repeat(np.arange(len(plan)), [own.max() + 1 for own in plan]),
-        chain=_chains(posterior, plan),
-        draws=sum(source.count for source in sources),
+        log_probs=np.concatenate(parts, axis=1) - log_sizes[:, None, None],
+        share=np.concatenate(
+            [s.weight(0.0) * own / s.count for s, own in zip(sources, sizes, strict=True)]
+        ),
+        stratum=np.repeat(np.arange(len(sizes)), [len(own) for own in sizes]),
+        chain=_chains(posterior, numbers),
+        draws=len(numbers),
     )
 
 
 @jax.jit
-def _add(total: Any, log_p: jax.Array) -> jax.Array:
+def _add(total: jax.Array | None, log_p: jax.Array) -> jax.Array:
     return log_p if total is None else jnp.logaddexp(total, log_p)
 
 
 def _in_order(q: Samples, most: int) -> Samples:
-    """At most so many draws at even steps, chain after chain."""
+    """At most `most` evenly spaced draws, sorted by chain."""
     order = np.argsort(np.asarray(q.chain), kind="stable")
     if most < q.num_draws:
         order = order[np.arange(most) * q.num_draws // most]
     return q.take(order)
 
 
-def _groups_of(source: Stratum, posterior: Any, groups: float) -> np.ndarray:
-    """The number of each draw's group: stretches of even length, none over two chains."""
-    chain = np.asarray(posterior.chain) if isinstance(posterior, Samples) else None
-    chain = np.zeros(source.count, int) if chain is None else chain
-    names, counts = np.unique(chain, return_counts=True)
+def _groups_of(source: Stratum, posterior: Posterior, groups: float) -> np.ndarray:
+    """The number of each draw's group: consecutive draws of one chain, in equal numbers."""
+    chain = posterior.chain if isinstance(posterior, Samples) else np.zeros(source.count, int)
+    names, counts = np.unique(np.asarray(chain), return_counts=True)
     each = max(2, int(groups // len(names)))
     numbers, first = [], 0
     for count in counts:
@@ -163,8 +152,9 @@ def _groups_of(source: Stratum, posterior: Any, groups: float) -> np.ndarray:
     return np.concatenate(numbers)
 
 
-def _chains(posterior: Any, plan: list[np.ndarray]) -> np.ndarray:
+def _chains(posterior: Posterior, numbers: np.ndarray) -> np.ndarray:
+    """The chain of each group."""
+    groups = np.arange(numbers[-1] + 1)
     if not isinstance(posterior, Samples):
-        return np.zeros(sum(own.max() + 1 for own in plan), int)
-    (own,) = plan
-    return np.asarray(posterior.chain)[np.searchsorted(own, np.arange(own.max() + 1))]
+        return np.zeros_like(groups)
+    return np.asarray(posterior.chain)[np.searchsorted(numbers, groups)]

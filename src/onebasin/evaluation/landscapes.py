@@ -1,7 +1,7 @@
 """The loss and the log posterior on a plane in parameter space.
 
-Points of the plane are origin + a·u + b·v with u and v orthonormal, so distances on a figure
-are distances between parameters (up to the unit). Networks are made and run one at a time.
+Points of the plane are origin + a·u + b·v with u and v orthonormal, so distances in a figure are
+distances between parameters (up to the unit). Networks are made and run one at a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from onebasin.data.examples import Examples, examples_of
 from onebasin.evaluation.streaming import cut
@@ -26,38 +27,51 @@ from onebasin.trees import PyTree, check_same_shapes, leaves_by_path, tree_dot, 
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """origin + a·u + b·v, with the coordinates of the points it was laid through.
+    """The plane origin + a·u + b·v, with the coordinates of the points that define it.
 
-    `a` and `b` are distances in parameter space; for filter-normalised directions u and v are
-    not of unit length and coordinates are multiples of the filters' own norms.
+    `a` and `b` are distances in parameter space; filter-normalised directions u and v are not of
+    unit length, and coordinates are multiples of the norms of the filters.
     """
 
     origin: PyTree = field(repr=False)
     u: PyTree = field(repr=False)
     v: PyTree = field(repr=False)
-    points: np.ndarray
+    points: np.ndarray = field(repr=False)
     names: tuple[str, ...]
     unit: str = "distance in parameter space"
 
-    def at(self, a: Any, b: Any) -> PyTree:
+    def at(self, a: float, b: float) -> PyTree:
+        """The params at coordinates (a, b)."""
         return _on_plane(self.origin, self.u, self.v, a, b)
 
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """Values on a grid of a plane: [len(b), len(a)], row by row of b.
+    """Values on a grid of a plane, [len(b), len(a)]; made by `landscape`.
 
-    `nll` is in nats per example on the data given. `log_posterior` is up to a constant, with
-    the likelihood of the data scaled to the whole training set; None if there was no prior.
+    `nll` is in nats per example of the given data. `log_posterior` is up to a constant, with
+    the likelihood of the data scaled to the whole training set; None if no prior was given.
+
+    >>> import jax, jax.numpy as jnp, onebasin as ob
+    >>> plane = ob.random_plane({"w": jnp.ones((2, 3))}, key=jax.random.key(0))
+    >>> data = jnp.eye(2), jnp.array([0, 1])
+    >>> found = ob.landscape(plane, lambda p, x: x @ p["w"], data, points=5)
+    >>> found
+    Landscape(5 × 5 points, 2 examples)
+    >>> round(found.nll[2, 2].item(), 3)  # all logits are equal at the origin: log 3
+    1.099
     """
 
-    plane: Plane = field(repr=False)
-    a: np.ndarray = field(repr=False)
-    b: np.ndarray = field(repr=False)
-    nll: np.ndarray = field(repr=False)
-    accuracy: np.ndarray = field(repr=False)
-    log_posterior: np.ndarray | None = field(repr=False)
+    plane: Plane
+    a: np.ndarray
+    b: np.ndarray
+    nll: np.ndarray
+    accuracy: np.ndarray
+    log_posterior: np.ndarray | None
     num_examples: int
+
+    def __repr__(self) -> str:
+        return f"Landscape({len(self.a)} × {len(self.b)} points, {self.num_examples:,} examples)"
 
     def summary(self) -> dict[str, Any]:
         """The landscape as JSON-able numbers."""
@@ -76,14 +90,23 @@ class Landscape:
 
 
 def plane_through(
-    points: Sequence[Any],
+    points: Sequence[Posterior | PyTree],
     names: Sequence[str] = ("q0", "q1", "aligned q1"),
     draw: int | None = None,
 ) -> Plane:
     """The plane through three points, by Gram–Schmidt.
 
-    A point is params, or a posterior: then its mean counts, or with `draw` that draw of Samples.
-    The first point is the origin and the second lies on the first axis.
+    The first point is the origin, and the second lies on the first axis.
+
+    Args:
+      points: three points, each params or a posterior, which counts by its mean.
+      names: a name for each point.
+      draw: the draw of Samples to take instead of their mean.
+
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> points = [{"w": jnp.array(w)} for w in ([0.0, 0.0], [3.0, 0.0], [1.0, 2.0])]
+    >>> ob.plane_through(points).points.tolist()
+    [[0.0, 0.0], [3.0, 0.0], [1.0, 2.0]]
     """
     if len(points) != 3 or len(names) != 3:
         raise ValueError(f"a plane needs three points and their names, got {len(points)}")
@@ -93,26 +116,39 @@ def plane_through(
     to_second, to_third = _minus(second, origin), _minus(third, origin)
     base = float(jnp.sqrt(tree_dot(to_second, to_second)))
     if base == 0:
-        raise ValueError(f"{names[0]} and {names[1]} are the same point; they span no plane")
+        raise ValueError(f"{names[0]} and {names[1]} are the same point; give three distinct ones")
     u = jax.tree.map(lambda leaf: leaf / base, to_second)
     along = float(tree_dot(u, to_third))
     rest = jax.tree.map(lambda leaf, d: leaf - along * d, to_third, u)
     height = float(jnp.sqrt(tree_dot(rest, rest)))
     if height <= 1e-6 * base:
-        raise ValueError(f"{names[2]} lies on the line of the other two; they span no plane")
+        raise ValueError(f"{names[2]} is on the line of the other two; give a point beside it")
     v = jax.tree.map(lambda leaf: leaf / height, rest)
     coordinates = np.array([[0.0, 0.0], [base, 0.0], [along, height]])
     return Plane(origin, u, v, coordinates, tuple(names))
 
 
 def random_plane(
-    point: Any, *, key: jax.Array, filter_normalised: bool = True, draw: int | None = None
+    point: Posterior | PyTree,
+    *,
+    key: jax.Array,
+    filter_normalised: bool = True,
+    draw: int | None = None,
 ) -> Plane:
     """The plane through one point along two random directions.
 
-    With `filter_normalised` every filter (the weights into one unit, the last axis) of a
-    direction has the norm of the point's own (Li et al. 2018), which makes networks of
-    different scale comparable; otherwise directions are orthonormal.
+    Args:
+      point: params, or a posterior, which counts by its mean.
+      key: the key of the directions.
+      filter_normalised: give every filter (the weights into one unit, the last axis) of a
+        direction the norm of the filter at the point (Li et al. 2018), which makes networks of
+        different scale comparable; otherwise the directions are orthonormal.
+      draw: the draw of Samples to take instead of their mean.
+
+    >>> import jax, jax.numpy as jnp, onebasin as ob
+    >>> plane = ob.random_plane({"w": jnp.ones((4, 3))}, key=jax.random.key(0))
+    >>> jnp.linalg.norm(plane.u["w"], axis=0).round(3).tolist()
+    [2.0, 2.0, 2.0]
     """
     origin = _params(point, draw)
     u, v = (
@@ -147,29 +183,44 @@ def landscape(
     """Loss, accuracy and log posterior on a `points` × `points` grid of the plane.
 
     Args:
-      margin: how far the grid reaches past the plane's points, as a share of their extent.
-      extent: for a plane through one point, how far it reaches each way.
-      log_prior: `log_prior(params)`, such as a problem's; gives the log posterior
+      plane: from `plane_through` or `random_plane`.
+      network: `apply(params, x)` (or `apply(params, x, state)`), a `Network` or a `Problem`.
+      data: a split with .x and .y, or a pair.
+      points: grid points along each axis.
+      margin: how far the grid extends beyond the points of the plane, relative to their range.
+      extent: for a plane through one point, how far the grid extends in each direction.
+      log_prior: `log_prior(params)`, such as that of a problem; gives the log posterior
         likelihood_scale · num_train · mean log likelihood + log prior.
-      num_train: to how many examples the likelihood of `data` is scaled; as many as given
-        by default.
+      likelihood_scale: the weight of the log likelihood against the prior.
+      num_train: the number of examples to which the likelihood of `data` is scaled; by default
+        that of `data`.
+      likelihood: by default that of the problem, else "categorical"; as for `profile`.
+      state: running statistics, if the network has any.
+      batch_size: rows run through the network at once; chosen by size if not given.
+      progress: how to show progress, or a function of (what, done, total).
+
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> plane = ob.plane_through([{"w": jnp.array([w])} for w in ([0.0, 0], [1.0, 0], [0.0, 1])])
+    >>> data = jnp.ones((1, 1)), jnp.array([0])
+    >>> found = ob.landscape(plane, lambda p, x: x @ p["w"], data, points=2, margin=0)
+    >>> found.nll.round(3).tolist()  # log(1 + exp(b - a))
+    [[0.693, 0.313], [1.313, 0.693]]
     """
     if points < 2:
-        raise ValueError(f"a grid needs at least 2 points a side, got {points}")
+        raise ValueError(f"a grid needs at least 2 points along each axis, got {points}")
     x, y = examples_of(data)
     apply = apply_of(network)
     resolved = likelihood_for(network, likelihood)
-    blocks, _ = cut(apply, plane.origin, state, x, y, resolved, lambda _: 16, batch_size)
+    blocks = cut(apply, plane.origin, state, x, lambda _: 16, batch_size, y, resolved)
     a, b = _axes(plane, points, margin, extent)
     grid = [(i, j) for i in range(points) for j in range(points)]
-    loss, hits = np.zeros((points, points)), np.zeros((points, points))
-    priors = np.zeros((points, points))
+    loss, hits, priors = np.zeros((3, points, points))
     prior = None if log_prior is None else jax.jit(log_prior)
-    parts = list(blocks) if len(x) <= blocks.rows else None
+    parts = list(blocks) if len(blocks) == 1 else blocks
     with reporting(progress) as report:
         for done, (i, j) in enumerate(grid, start=1):
             params = plane.at(a[j], b[i])
-            for xs, ys, real in parts or blocks:
+            for xs, ys, real in parts:
                 log_p, hit = _score(apply, resolved, params, state, xs, ys)
                 loss[i, j] -= np.asarray(log_p)[:real].sum(dtype=np.float64)
                 hits[i, j] += np.asarray(hit)[:real].sum()
@@ -186,7 +237,12 @@ def landscape(
 
 @partial(jax.jit, static_argnames=("apply", "likelihood"))
 def _score(
-    apply: Apply, likelihood: Likelihood, params: PyTree, state: PyTree, x: jax.Array, y: jax.Array
+    apply: Apply,
+    likelihood: Likelihood,
+    params: PyTree,
+    state: PyTree | None,
+    x: jax.Array,
+    y: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
     def batch(xy: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         outputs = forward(apply, params, xy[0], state)
@@ -200,13 +256,11 @@ def _score(
 
 
 @jax.jit
-def _on_plane(origin: PyTree, u: PyTree, v: PyTree, a: Any, b: Any) -> PyTree:
-    return jax.tree.map(
-        lambda o, p, q: o + (jnp.asarray(a, o.dtype) * p + jnp.asarray(b, o.dtype) * q),
-        origin,
-        u,
-        v,
-    )
+def _on_plane(origin: PyTree, u: PyTree, v: PyTree, a: ArrayLike, b: ArrayLike) -> PyTree:
+    def leaf(o: jax.Array, p: jax.Array, q: jax.Array) -> jax.Array:
+        return o + (jnp.asarray(a, o.dtype) * p + jnp.asarray(b, o.dtype) * q)
+
+    return jax.tree.map(leaf, origin, u, v)
 
 
 def _axes(plane: Plane, points: int, margin: float, extent: float) -> tuple[np.ndarray, np.ndarray]:
@@ -219,10 +273,10 @@ def _axes(plane: Plane, points: int, margin: float, extent: float) -> tuple[np.n
     return a, b
 
 
-def _params(point: Any, draw: int | None) -> PyTree:
+def _params(point: Posterior | PyTree, draw: int | None) -> PyTree:
     if isinstance(point, Samples) and draw is not None:
         if not 0 <= draw < point.num_draws:
-            raise ValueError(f"there is no draw {draw}; the Samples have {point.num_draws}")
+            raise ValueError(f"there is no draw {draw}; the Samples have {point.num_draws} draws")
         return point.draw(draw)
     return point.moments()[0] if isinstance(point, Posterior) else point
 
@@ -239,7 +293,7 @@ def _direction(like: PyTree, *, key: jax.Array, filter_normalised: bool) -> PyTr
 
     def leaf(point: jax.Array, e: jax.Array) -> jax.Array:
         if point.ndim < 2:
-            return jnp.zeros_like(point)  # biases and gains are left out, as in the paper
+            return jnp.zeros_like(point)  # biases and gains do not vary, as in the paper
         axes = tuple(range(point.ndim - 1))
         norm = lambda w: jnp.sqrt(jnp.sum(w**2, axis=axes, keepdims=True))
         return e * norm(point) / jnp.maximum(norm(e), 1e-30)

@@ -1,35 +1,47 @@
-"""Measures of predictive distributions: against labels, and of two against each other.
+"""Measures of predictive distributions, against labels and against each other.
 
-Every function takes class probabilities [n, classes], or a `Predictive`, whose logs are then
+Every function takes class probabilities [n, classes] or a `Predictive`, whose logarithms are then
 used, so that probabilities too small for float32 still count.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from onebasin.evaluation.predicting import Predictive
 from onebasin.likelihoods import check_classes
 
-# Probabilities in float32 that were averaged over many draws sum to one within this.
-SUM_TOLERANCE = 1e-3
+Probabilities: TypeAlias = Predictive | ArrayLike
+
+SUM_TOLERANCE = 1e-3  # float32 probabilities averaged over many draws sum to one within this
 
 
-def nll(p: Any, y: Any) -> float:
-    """−(1/n) Σ log p(y), in nats per example."""
+def nll(p: Probabilities, y: ArrayLike) -> float:
+    """Negative log likelihood −(1/n) Σ log p(y), in nats per example.
+
+    >>> import onebasin as ob
+    >>> round(ob.nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
+    0.4904
+    """
     log_p = log_probabilities(p)
     y = _labels(log_p, y)
     return -float(log_p[np.arange(len(y)), y].mean(dtype=np.float64))
 
 
-def accuracy(p: Any, y: Any) -> float:
-    """The share of examples whose most probable class is the label."""
+def accuracy(p: Probabilities, y: ArrayLike) -> float:
+    """The share of examples whose most probable class is the label.
+
+    >>> import onebasin as ob
+    >>> ob.accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
+    0.5
+    """
     log_p = log_probabilities(p)
     return float((log_p.argmax(-1) == _labels(log_p, y)).mean())
 
 
-def brier(p: Any, y: Any) -> float:
+def brier(p: Probabilities, y: ArrayLike) -> float:
     """(1/n) Σ_i Σ_c (p_ic − 1[c = y_i])², between 0 and 2."""
     probs = probabilities(p).astype(np.float64)
     y = _labels(probs, y)
@@ -39,7 +51,7 @@ def brier(p: Any, y: Any) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Confidence against accuracy in bins of confidence, and what they add up to.
+    """Confidence and accuracy in bins of confidence, and the calibration error.
 
     Empty bins have count 0 and NaN in both columns.
     """
@@ -51,10 +63,10 @@ class Reliability:
     error: float
     """Expected calibration error: Σ count/n · |accuracy − confidence|."""
     largest: float
-    """The largest such gap over bins that are not empty."""
+    """The largest |accuracy − confidence| of a bin that is not empty."""
 
 
-def reliability(p: Any, y: Any, bins: int = 15) -> Reliability:
+def reliability(p: Probabilities, y: ArrayLike, bins: int = 15) -> Reliability:
     """Confidence and accuracy in `bins` bins of equal width (Guo et al. 2017)."""
     if bins < 1:
         raise ValueError(f"reliability needs at least one bin, got {bins}")
@@ -62,7 +74,7 @@ def reliability(p: Any, y: Any, bins: int = 15) -> Reliability:
     y = _labels(probs, y)
     top, hit = probs.max(-1), probs.argmax(-1) == y
     edges = np.linspace(0.0, 1.0, bins + 1)
-    # A bin holds its upper edge, as in the definition; confidence 0 cannot occur.
+    # A bin includes its upper edge, as in the definition; confidence 0 cannot occur.
     where = np.clip(np.ceil(top * bins).astype(int) - 1, 0, bins - 1)
     count = np.bincount(where, minlength=bins)
     with np.errstate(invalid="ignore"):
@@ -73,13 +85,23 @@ def reliability(p: Any, y: Any, bins: int = 15) -> Reliability:
     return Reliability(edges, confidence, right, count, error, float(gaps.max()))
 
 
-def calibration_error(p: Any, y: Any, bins: int = 15) -> float:
-    """Expected calibration error; `reliability` has the bins behind it."""
+def calibration_error(p: Probabilities, y: ArrayLike, bins: int = 15) -> float:
+    """Expected calibration error Σ_b n_b/n · |accuracy_b − confidence_b| over bins of confidence.
+
+    Args:
+      p: probabilities or a `Predictive`.
+      y: integer labels.
+      bins: the number of bins, of equal width.
+
+    >>> import onebasin as ob
+    >>> round(ob.calibration_error([[0.8, 0.2]] * 2, [0, 1]), 3)  # confidence 0.8, accuracy 0.5
+    0.3
+    """
     return reliability(p, y, bins).error
 
 
-def entropy(p: Any) -> np.ndarray:
-    """Entropy of the predictive of every example, in nats: all uncertainty there is."""
+def entropy(p: Probabilities) -> np.ndarray:
+    """Entropy of the predictive of every example, in nats: the total uncertainty."""
     log_p = log_probabilities(p)
     probs = np.exp(log_p)
     # 0·log 0 = 0
@@ -87,18 +109,18 @@ def entropy(p: Any) -> np.ndarray:
 
 
 def mutual_information(p: Predictive) -> np.ndarray:
-    """H[E p] − E H[p] for every example, in nats: what knowing the parameters would tell."""
+    """H[E p] − E H[p] for every example, in nats: the uncertainty due to the parameters."""
     if not isinstance(p, Predictive):
         raise ValueError(
             "mutual information needs the entropies of single draws; give what predictive(...) "
             "returns instead of probabilities"
         )
-    # Never negative (Jensen); rounding may make it so by a hair.
+    # Never negative (Jensen), except by rounding.
     return np.maximum(entropy(p) - p.expected_entropy, 0.0)
 
 
-def auroc(inside: Any, outside: Any) -> float:
-    """How well a score tells data outside the distribution (high) from data inside (low).
+def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
+    """Area under the ROC curve of a score that is higher outside the data distribution.
 
     The probability that a random outside score is above a random inside one, ties counting
     half: 1 is perfect, ½ is chance. Scores may be entropies or mutual informations.
@@ -107,26 +129,36 @@ def auroc(inside: Any, outside: Any) -> float:
     if len(inside) == 0 or len(outside) == 0:
         raise ValueError("AUROC needs at least one score inside and one outside")
     if not (np.isfinite(inside).all() and np.isfinite(outside).all()):
-        raise ValueError("the scores hold NaN or infinity")
+        raise ValueError("the scores hold NaN or infinity; give finite scores")
     scores = np.sort(inside)
     below = np.searchsorted(scores, outside, side="left")
     up_to = np.searchsorted(scores, outside, side="right")
     return float(((below + up_to) / 2).mean() / len(inside))
 
 
-def agreement(p: Any, q: Any) -> float:
-    """The share of examples for which two predictives have the same most probable class."""
-    p, q = _pair(log_probabilities(p), log_probabilities(q))
-    return float((p.argmax(-1) == q.argmax(-1)).mean())
+def agreement(p: Probabilities, q: Probabilities) -> float:
+    """The share of examples for which two predictives have the same most probable class.
+
+    >>> import onebasin as ob
+    >>> ob.agreement([[0.9, 0.1], [0.4, 0.6]], [[0.7, 0.3], [0.8, 0.2]])
+    0.5
+    """
+    first, second = _pair(log_probabilities(p), log_probabilities(q))
+    return float((first.argmax(-1) == second.argmax(-1)).mean())
 
 
-def total_variation(p: Any, q: Any) -> float:
-    """Mean over examples of ½ Σ_c |p_c − q_c|, between 0 and 1."""
-    p, q = _pair(probabilities(p), probabilities(q))
-    return float(0.5 * np.abs(p.astype(np.float64) - q).sum(-1).mean())
+def total_variation(p: Probabilities, q: Probabilities) -> float:
+    """The mean over examples of ½ Σ_c |p_c − q_c|, between 0 and 1.
+
+    >>> import onebasin as ob
+    >>> ob.total_variation([[1.0, 0.0]], [[0.75, 0.25]])
+    0.25
+    """
+    first, second = _pair(probabilities(p), probabilities(q))
+    return float(0.5 * np.abs(first.astype(np.float64) - second).sum(-1).mean())
 
 
-def probabilities(p: Any) -> np.ndarray:
+def probabilities(p: Probabilities) -> np.ndarray:
     """Class probabilities [n, classes], checked."""
     if isinstance(p, Predictive):
         return p.probs
@@ -140,7 +172,7 @@ def probabilities(p: Any) -> np.ndarray:
     return probs
 
 
-def log_probabilities(p: Any) -> np.ndarray:
+def log_probabilities(p: Probabilities) -> np.ndarray:
     """Log class probabilities [n, classes]; −∞ where a probability is zero."""
     if isinstance(p, Predictive):
         return p.log_probs
@@ -148,11 +180,13 @@ def log_probabilities(p: Any) -> np.ndarray:
         return np.log(probabilities(p))
 
 
-def _labels(table: np.ndarray, y: Any) -> np.ndarray:
-    y = check_classes(y, table.shape[1])
-    if len(y) != len(table):
-        raise ValueError(f"there are {len(table)} predictions and {len(y)} labels")
-    return y
+def _labels(table: np.ndarray, y: ArrayLike) -> np.ndarray:
+    labels = check_classes(y, table.shape[1])
+    if len(labels) != len(table):
+        raise ValueError(
+            f"there are {len(table)} predictions and {len(labels)} labels; give one each"
+        )
+    return labels
 
 
 def _pair(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

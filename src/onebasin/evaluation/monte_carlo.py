@@ -1,22 +1,21 @@
-"""The marginalised loss at points of a path, its standard error and its bias.
+"""The loss of the predictive at points of a path, its standard error and its bias.
 
 With p_si the likelihood of draw s at example i and p̄_i = Σ_k w_k mean_{s∈k} p_si,
 
     L = −(1/N) Σ_i log p̄_i.
 
-Draws are shared by all examples, so the error of L is that of a mean over draws: to first
-order, draw s of stratum k (with S_k draws) moves L by u_s / S_k, where
+All examples share the draws, so the error of L is that of a mean over draws: to first
+order, draw s of stratum k (with S_k draws) changes L by u_s / S_k, where
 
     u_s = −(1/N) Σ_i w_k (p_si − p̄_ki) / p̄_i,        Var L ≈ Σ_k Var_s(u_s) / S_k.
 
-The log is concave, so L is too large by ½ (1/N) Σ_i Var(p̄_i) / p̄_i² to the next order,
-with Var(p̄_i) = Σ_k w_k² Var_s(p_si) / S_k. Both come from the same log likelihoods; ratios
+The logarithm is concave, so L is too large by ½ (1/N) Σ_i Var(p̄_i) / p̄_i² to the next order,
+with Var(p̄_i) = Σ_k w_k² Var_s(p_si) / S_k. Both follow from the same log likelihoods; ratios
 are taken in log space.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,44 +24,37 @@ import numpy as np
 from onebasin.evaluation.strata import Stratum
 from onebasin.evaluation.streaming import Blocks, along, cut
 from onebasin.likelihoods import Likelihood
-from onebasin.networks.network import Apply, forward
+from onebasin.networks import Apply
+from onebasin.paths.repairing import Correction
 from onebasin.progress import Reporter
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """What is known of the loss at the points t, all [points] unless said otherwise."""
+    """The loss at the points t and its error; arrays are [points] unless stated otherwise."""
 
     t: np.ndarray
     nll: np.ndarray
     bias: np.ndarray
     accuracy: np.ndarray
     influences: tuple[np.ndarray, ...]  # one per stratum, [points, draws]
-    draw_nll: tuple[np.ndarray, ...]  # the loss of each single draw, like influences
+    draw_nll: tuple[np.ndarray, ...]  # the loss of each single draw, shaped like influences
     exact: tuple[bool, ...]  # for each stratum, whether it is a single network
 
     def merged(self, other: "Points") -> "Points":
         """Both sets of points, in the order of t."""
         order = np.argsort(np.concatenate([self.t, other.t]), kind="stable")
-
-        def join(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            return np.concatenate([a, b])[order]
-
-        return Points(
-            join(self.t, other.t),
-            join(self.nll, other.nll),
-            join(self.bias, other.bias),
-            join(self.accuracy, other.accuracy),
-            tuple(map(join, self.influences, other.influences)),
-            tuple(map(join, self.draw_nll, other.draw_nll)),
-            self.exact,
+        mine, theirs = (
+            (p.t, p.nll, p.bias, p.accuracy, p.influences, p.draw_nll) for p in (self, other)
         )
+        joined = jax.tree.map(lambda a, b: np.concatenate([a, b])[order], mine, theirs)
+        return Points(*joined, exact=self.exact)
 
     def stderr(self, combination: np.ndarray) -> np.ndarray:
         """Standard error of `combination` @ nll, for each row of weights [rows, points].
 
-        Points share their draws, so influences are combined before their spread is taken.
-        One draw alone tells nothing of the spread: NaN, unless nothing was random.
+        Points share their draws, so influences are combined before their variance is taken. The
+        variance of a single draw is unknown: the result is NaN, unless nothing is random.
         """
         variance = np.zeros(len(combination))
         for influence, exact in zip(self.influences, self.exact, strict=True):
@@ -70,11 +62,8 @@ class Points:
                 continue
             combined = combination @ influence
             count = combined.shape[1]
-            if count > 1:
-                variance += combined.var(axis=1, ddof=1) / count
-            else:
-                # A stratum of one draw has influence zero by construction; its spread is unknown.
-                variance += np.nan
+            # A single draw has influence zero by construction, which says nothing of its variance.
+            variance += combined.var(axis=1, ddof=1) / count if count > 1 else np.nan
         return np.sqrt(variance)
 
 
@@ -94,8 +83,7 @@ def prepare(
         return sum(4 * (points if s.moves else 1) * (s.count + 2 * classes) for s in sources)
 
     params, state, _, _ = sources[0].ends(0)
-    blocks, _ = cut(apply, params, state, x, y, likelihood, bytes_per_row, batch_size)
-    return blocks
+    return cut(apply, params, state, x, bytes_per_row, batch_size, y, likelihood)
 
 
 def evaluate(
@@ -104,26 +92,24 @@ def evaluate(
     apply: Apply,
     blocks: Blocks,
     likelihood: Likelihood,
-    correction: Any = None,
+    correction: Correction | None = None,
     report: Reporter | None = None,
     what: str = "",
 ) -> Points:
     """The loss at every t, in one pass over data, draws and points."""
-    total = len(blocks.x)
-    points = len(ts)
-    sums = _Sums(points, [s.count for s in sources])
-    done, work = 0, sum(s.count for s in sources) * -(-total // blocks.rows)
+    sums = _Sums(len(ts), [s.count for s in sources])
+    done, work = 0, sum(s.count for s in sources) * len(blocks)
+    classes = blocks.outputs[-1] if likelihood.classifies else 0
     for x, y, real in blocks:
         log_ps, probs = [], []
         for source in sources:
             own = jnp.asarray(ts if source.moves else ts[:1], jnp.float32)
             change = correction if source.moves else None
             log_p = np.empty((len(own), source.count, real), np.float32)
-            classes = _classes(apply, source, x, likelihood)
             summed = jnp.zeros((len(own), blocks.rows, classes), jnp.float32)
             pending = None
             for s in range(source.count):
-                # The next draw is under way while the last one's numbers are copied.
+                # The next draw is computed while the numbers of the last one are copied.
                 found, summed = along(apply, likelihood, source.ends(s), own, change, x, y, summed)
                 if pending is not None:
                     log_p[:, s - 1] = np.asarray(pending)[:, :real]
@@ -140,16 +126,9 @@ def evaluate(
         where = ts[~np.isfinite(sums.nll)][0]
         raise ValueError(
             f"the network's likelihood is not finite at t = {where:g}; look for NaN or infinity "
-            "in the posteriors and in the data"
+            "in the posteriors and the data"
         )
-    return sums.points(ts, total, tuple(s.exact for s in sources))
-
-
-def _classes(apply: Apply, source: Stratum, x: jax.Array, likelihood: Likelihood) -> int:
-    if not likelihood.classifies:
-        return 0
-    params, state, _, _ = source.ends(0)
-    return jax.eval_shape(lambda p, b, s: forward(apply, p, b, s), params, x[0], state).shape[-1]
+    return sums.points(ts, len(blocks.x), tuple(s.exact for s in sources))
 
 
 class _Sums:
@@ -186,8 +165,8 @@ class _Sums:
                 deviation = ratio - mean.astype(np.float32)
                 self.influences[k][j] -= weight * deviation.sum(axis=1, dtype=np.float64)
                 count = len(log_p)
-                spread = np.einsum("si,si->", deviation, deviation, dtype=np.float64) / (count - 1)
-                self.bias[j] += 0.5 * weight**2 * spread / count
+                square = np.einsum("si,si->", deviation, deviation, dtype=np.float64)
+                self.bias[j] += 0.5 * weight**2 * (square / (count - 1)) / count
             if classifies and labels is not None:
                 mixed = sum(
                     (w / s.count) * p[k]

@@ -7,52 +7,58 @@ from typing import Any, Required, TypedDict, Unpack, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
-from onebasin.evaluation.strata import strata
+from onebasin.evaluation.strata import Stratum, each_draw, strata
 from onebasin.evaluation.streaming import Blocks, cut, log_probabilities, plain_outputs
 from onebasin.likelihoods import check_logits
 from onebasin.networks import Apply, NetworkLike, apply_of
 from onebasin.posterior import Posterior
-from onebasin.progress import Progress, Reporter, reporting
+from onebasin.progress import Progress, reporting
 
 
 @dataclass(frozen=True, eq=False)
 class Predictive:
-    """A predictive distribution over classes for every example.
+    """A predictive distribution over classes for every example; made by `predictive`.
 
-    `log_probs` [n, classes] is the log of the averaged probabilities; `expected_entropy` [n]
+    `log_probs` [n, classes] is the logarithm of the averaged probabilities; `expected_entropy` [n]
     is the average entropy of single draws, so that entropy − expected_entropy is the mutual
-    information between the label and the parameters. Measures take it as it is.
+    information between the label and the parameters. `nll`, `accuracy` and the other measures
+    take it in place of probabilities.
+
+    >>> import jax, jax.numpy as jnp, onebasin as ob
+    >>> q = ob.Samples({"w": jnp.array([[[0.0, 0.0]], [[0.0, 9.0]]])})
+    >>> found = ob.predictive(q, lambda p, x: x @ p["w"], jnp.ones((5, 1)), key=jax.random.key(0))
+    >>> found
+    Predictive(5 examples, 2 classes, 2 samples)
+    >>> found.labels.tolist()
+    [1, 1, 1, 1, 1]
     """
 
-    log_probs: np.ndarray = field(repr=False)
-    expected_entropy: np.ndarray = field(repr=False)
+    log_probs: np.ndarray
+    expected_entropy: np.ndarray
     num_samples: int
+
+    def __repr__(self) -> str:
+        examples, classes = self.log_probs.shape
+        return f"Predictive({examples:,} examples, {classes} classes, {self.num_samples} samples)"
 
     @property
     def probs(self) -> np.ndarray:
+        """Class probabilities [n, classes]."""
         return np.exp(self.log_probs)
 
     @property
     def labels(self) -> np.ndarray:
+        """The most probable class of every example."""
         return self.log_probs.argmax(-1)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         del copy
         return self.probs if dtype is None else self.probs.astype(dtype)
 
     def __len__(self) -> int:
         return len(self.log_probs)
-
-
-class Options(TypedDict, total=False):
-    """The options of `predict` and `predictive`."""
-
-    key: Required[jax.Array]
-    num_samples: int
-    batch_size: int | None
-    common_noise: bool
-    progress: Progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,34 +70,49 @@ class PredictiveMoments:
     num_samples: int
 
 
+class Options(TypedDict, total=False):
+    """The keyword arguments of `predict` and `predictive`."""
+
+    key: Required[jax.Array]
+    num_samples: int
+    batch_size: int | None
+    common_noise: bool
+    progress: Progress
+
+
 @overload
 def predict(
-    posterior: Posterior, network: NetworkLike, x: Any, **options: Unpack[Options]
+    posterior: Posterior, network: NetworkLike, x: ArrayLike, **options: Unpack[Options]
 ) -> np.ndarray: ...
 @overload
 def predict(
-    posterior: Sequence[Posterior], network: NetworkLike, x: Any, **options: Unpack[Options]
+    posterior: Sequence[Posterior], network: NetworkLike, x: ArrayLike, **options: Unpack[Options]
 ) -> list[np.ndarray]: ...
 def predict(
     posterior: Posterior | Sequence[Posterior],
     network: NetworkLike,
-    x: Any,
-    **options: Unpack[Options],
+    x: ArrayLike,
+    *,
+    key: jax.Array,
+    num_samples: int = 128,
+    batch_size: int | None = None,
+    common_noise: bool = True,
+    progress: Progress = "auto",
 ) -> np.ndarray | list[np.ndarray]:
     """Class probabilities [n, classes], averaged over draws of the posterior.
 
-    A list of posteriors gives a list. `predictive` takes the same arguments and also gives logs
+    p(y | x) = E_θ p(y | x, θ). `predictive` takes the same arguments and also gives logarithms
     and entropies.
 
     Args:
-      posterior: one, or a list of them.
+      posterior: one posterior, or a list of them, which gives a list.
       network: `apply(params, x)`, a `Network` or a `Problem`.
       x: a batch of inputs.
-      key: from which the draws are made.
-      num_samples: draws of the weights; 128 by default.
+      key: the key of the draws.
+      num_samples: the number of draws. A set of Samples with no more draws is used whole.
       batch_size: rows run through the network at once; chosen by size if not given.
-      common_noise: whether the posteriors of a list share their noise, so that their differences
-        are not blurred by it; True by default.
+      common_noise: whether the posteriors of a list share their noise, so that it largely cancels
+        in their differences.
       progress: how to show progress, or a function of (what, done, total).
 
     >>> import jax, jax.numpy as jnp, onebasin as ob
@@ -100,103 +121,109 @@ def predict(
     >>> probs.shape, bool(abs(probs.sum(axis=1) - 1).max() < 1e-6)
     ((2, 3), True)
     """
-    if isinstance(posterior, Sequence):
-        return [found.probs for found in predictive(posterior, network, x, **options)]
-    return predictive(posterior, network, x, **options).probs
+    options: Options = {
+        "key": key,
+        "num_samples": num_samples,
+        "batch_size": batch_size,
+        "common_noise": common_noise,
+        "progress": progress,
+    }
+    found = predictive(posterior, network, x, **options)
+    return [one.probs for one in found] if isinstance(found, list) else found.probs
 
 
 @overload
 def predictive(
-    posterior: Posterior, network: NetworkLike, x: Any, **options: Unpack[Options]
+    posterior: Posterior, network: NetworkLike, x: ArrayLike, **options: Unpack[Options]
 ) -> Predictive: ...
 @overload
 def predictive(
-    posterior: Sequence[Posterior], network: NetworkLike, x: Any, **options: Unpack[Options]
+    posterior: Sequence[Posterior], network: NetworkLike, x: ArrayLike, **options: Unpack[Options]
 ) -> list[Predictive]: ...
 def predictive(
     posterior: Posterior | Sequence[Posterior],
     network: NetworkLike,
-    x: Any,
-    **options: Unpack[Options],
+    x: ArrayLike,
+    *,
+    key: jax.Array,
+    num_samples: int = 128,
+    batch_size: int | None = None,
+    common_noise: bool = True,
+    progress: Progress = "auto",
 ) -> Predictive | list[Predictive]:
     """The predictive distribution over classes, accumulated in log space.
 
-    The arguments are those of `predict`. Memory is bounded: draws are made one at a time and data
-    are taken in blocks; only the result has the size of the data. A set of Samples is used whole
-    when `num_samples` reaches its size, so an ensemble's predictive is its plain average; the
-    components of a Mixture get their shares exactly.
+    Memory is bounded: draws are made one at a time and data are processed in blocks, so only the
+    result has the size of the data. A set of Samples with at most `num_samples` draws is used
+    whole, so the predictive of an ensemble is its plain average. The components of a Mixture
+    have their exact weights.
+
+    Args:
+      posterior: one posterior, or a list of them, which gives a list.
+      network: as for `predict`, like the other arguments.
+      x: a batch of inputs.
+      key: the key of the draws.
+      num_samples: the number of draws.
+      batch_size: rows run through the network at once.
+      common_noise: whether the posteriors of a list share their noise.
+      progress: how to show progress, or a function of (what, done, total).
+
+    >>> import jax, jax.numpy as jnp, onebasin as ob
+    >>> q = ob.MeanField({"w": jnp.zeros((2, 3))}, {"w": jnp.ones((2, 3))})
+    >>> found = ob.predictive(q, lambda p, x: x @ p["w"], jnp.eye(2), key=jax.random.key(0))
+    >>> found.log_probs.shape, found.expected_entropy.shape
+    ((2, 3), (2,))
     """
-    with reporting(options.get("progress", "auto")) as report:
-        if not isinstance(posterior, Sequence):
-            return _predictive(posterior, network, x, options, options["key"], report)
-        common = options.get("common_noise", True)
-        keys = [
-            options["key"] if common else jax.random.fold_in(options["key"], i)
-            for i in range(len(posterior))
-        ]
-        pairs = zip(posterior, keys, strict=True)
-        return [_predictive(q, network, x, options, key, report) for q, key in pairs]
-
-
-def _predictive(
-    posterior: Posterior,
-    network: NetworkLike,
-    x: Any,
-    options: Options,
-    key: jax.Array,
-    report: Reporter,
-) -> Predictive:
+    several = isinstance(posterior, Sequence)
     apply = apply_of(network)
-    num_samples, batch_size = options.get("num_samples", 128), options.get("batch_size")
-    sources, blocks, shape = _prepare(posterior, apply, x, num_samples, batch_size, key=key)
-    check_logits((2, *shape))
-    log_probs, entropies = [], []
-    done, work = 0, sum(s.count for s in sources) * -(-len(blocks.x) // blocks.rows)
-    for part, _, real in blocks:
-        total, entropy = None, jnp.zeros(blocks.rows)
-        for source in sources:
-            share = source.weight(0.0) / source.count
-            for s in range(source.count):
-                params, state, _, _ = source.ends(s)
-                log_p, own = log_probabilities(apply, params, state, part)
-                total, entropy = _accumulate(total, entropy, log_p, own, share)
-                done += 1
-                report("draws", done, work)
-        log_probs.append(np.asarray(total)[:real])
-        entropies.append(np.asarray(entropy)[:real])
-    count = sum(source.count for source in sources)
-    return Predictive(np.concatenate(log_probs), np.concatenate(entropies), count)
+    results = []
+    with reporting(progress) as report:
+        for i, q in enumerate(posterior if several else [posterior]):
+            own = key if common_noise or not several else jax.random.fold_in(key, i)
+            sources, blocks = _prepare(q, apply, x, num_samples, batch_size, key=own)
+            check_logits((2, *blocks.outputs))
+            count, done = sum(source.count for source in sources), 0
+            log_probs, entropies = [], []
+            for part, _, real in blocks:
+                total, entropy = None, jnp.zeros(blocks.rows)
+                for weight, params, state in each_draw(sources):
+                    log_p, one = log_probabilities(apply, params, state, part)
+                    total, entropy = _accumulate(total, entropy, log_p, one, weight)
+                    done += 1
+                    report("draws", done, count * len(blocks))
+                log_probs.append(np.asarray(total)[:real])
+                entropies.append(np.asarray(entropy)[:real])
+            found = Predictive(np.concatenate(log_probs), np.concatenate(entropies), count)
+            results.append(found)
+    return results if several else results[0]
 
 
 def predict_moments(
     posterior: Posterior,
     network: NetworkLike,
-    x: Any,
+    x: ArrayLike,
     *,
     key: jax.Array,
     noise_std: float = 0.0,
     num_samples: int = 128,
     batch_size: int | None = None,
 ) -> PredictiveMoments:
-    """Mean and standard deviation of the outputs over draws, with the noise's variance added.
+    """Mean and standard deviation of the outputs over draws, including the noise variance.
 
-    The standard deviation is of the finite set of draws (divisor S), as a mixture's is.
+    The standard deviation has divisor S, as for a mixture of the S draws.
     """
     apply = apply_of(network)
-    sources, blocks, _ = _prepare(posterior, apply, x, num_samples, batch_size, key=key)
+    sources, blocks = _prepare(posterior, apply, x, num_samples, batch_size, key=key)
     means, stds = [], []
     for part, _, real in blocks:
         mean = square = 0.0
         centre: Any = None
-        for source in sources:
-            share = source.weight(0.0) / source.count
-            for s in range(source.count):
-                params, state, _, _ = source.ends(s)
-                outputs = np.asarray(plain_outputs(apply, params, state, part), np.float64)
-                # Squares are taken about the first draw, so that nothing cancels.
-                centre = outputs if centre is None else centre
-                mean = mean + share * (outputs - centre)
-                square = square + share * (outputs - centre) ** 2
+        for weight, params, state in each_draw(sources):
+            outputs = np.asarray(plain_outputs(apply, params, state, part), np.float64)
+            # Squares about the first draw avoid cancellation.
+            centre = outputs if centre is None else centre
+            mean = mean + weight * (outputs - centre)
+            square = square + weight * (outputs - centre) ** 2
         variance = np.maximum(np.asarray(square) - np.asarray(mean) ** 2, 0.0)
         means.append((centre + mean)[:real])
         stds.append(np.sqrt(variance + noise_std**2)[:real])
@@ -207,30 +234,29 @@ def predict_moments(
 def _prepare(
     posterior: Posterior,
     apply: Apply,
-    x: Any,
+    x: ArrayLike,
     num_samples: int,
     batch_size: int | None,
     *,
     key: jax.Array,
-) -> tuple[list, Blocks, tuple[int, ...]]:
+) -> tuple[list[Stratum], Blocks]:
     if not isinstance(posterior, Posterior):
         raise ValueError(
-            f"cannot predict with a {type(posterior).__name__}; give a MeanField, Samples, "
-            "LowRank or Mixture (a path at t is path(t))"
+            f"cannot predict with a {type(posterior).__name__}; give a posterior such as a "
+            "MeanField or Samples (that of a path at t is path(t))"
         )
     sources = strata(posterior, num_samples, key=key)
     x = np.asarray(x)
     if x.ndim < 1 or len(x) == 0:
         raise ValueError(f"x has shape {x.shape}; give at least one example")
     params, state, _, _ = sources[0].ends(0)
-    blocks, shape = cut(
-        apply, params, state, x, None, None, lambda width: 12 * width + 16, batch_size
-    )
-    return sources, blocks, shape
+    return sources, cut(apply, params, state, x, lambda width: 12 * width + 16, batch_size)
 
 
 @jax.jit
-def _accumulate(total, entropy, log_p, own, share):
-    weighted = log_p + jnp.log(share)
+def _accumulate(
+    total: jax.Array | None, entropy: jax.Array, log_p: jax.Array, own: jax.Array, weight: float
+) -> tuple[jax.Array, jax.Array]:
+    weighted = log_p + jnp.log(weight)
     total = weighted if total is None else jnp.logaddexp(total, weighted)
-    return total, entropy + share * own
+    return total, entropy + weight * own

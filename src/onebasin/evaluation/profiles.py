@@ -1,14 +1,14 @@
 """The loss along a path and its barrier.
 
 The excess at t is L(t) − (1−t)·L(0) − t·L(1); the barrier is its maximum over the path. The
-excess is zero at both ends by definition, so the barrier is never negative; the signed
-largest excess over interior points says more when there is none.
+excess is zero at both ends by definition, so the barrier is never negative; if there is none, the
+signed largest excess over interior points is more informative.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -20,28 +20,39 @@ from onebasin.evaluation.strata import Stratum, strata
 from onebasin.likelihoods import LikelihoodLike
 from onebasin.networks import NetworkLike, apply_of
 from onebasin.paths import DisplacementPath, MixturePath, Path, RepairedPath, line
+from onebasin.paths.repairing import Correction
 from onebasin.posterior import Mixture, Posterior, Samples
 from onebasin.problem import likelihood_for
 from onebasin.progress import Progress, reporting
-from onebasin.trees import PyTree, add_axis
+from onebasin.trees import PyTree, add_axis, check_same_shapes
+
+Known: TypeAlias = DisplacementPath | MixturePath | RepairedPath
+"""The paths whose draws are made once for all t; those of any other path are made at each t."""
 
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Loss and accuracy along a path, with Monte Carlo errors.
+    """Loss and accuracy along a path, with Monte Carlo errors; made by `profile`.
 
     Arrays have one entry for each point `t`. `nll` is the plain estimate; it is too large by
-    about `nll_bias`, which shrinks as one over the number of samples. Standard errors are over
-    draws. `mean_nll` belongs to the network of the mean parameters at t; `draw_nll`
+    about `nll_bias`, which is inversely proportional to the number of samples. Standard errors
+    are over draws. `mean_nll` belongs to the network of the mean parameters at t; `draw_nll`
     [samples, points] to every single draw (None for a mixture, whose draws do not move).
-    For a repaired path `plain` is the profile of the path as it was before.
+    For a repaired path, `plain` is the profile of the path before the repair.
+
+    >>> import jax, jax.numpy as jnp, onebasin as ob
+    >>> path = ob.line({"w": jnp.array([1.0])}, {"w": jnp.array([-1.0])})
+    >>> found = ob.profile(path, lambda p, x: x * p["w"] ** 2, (jnp.ones((1, 1)), jnp.ones((1, 1))),
+    ...                    key=jax.random.key(0), points=3, likelihood="gaussian")
+    >>> found.excess.tolist(), found.barrier, found.barrier_t
+    ([0.0, 0.5, 0.0], 0.5, 0.5)
     """
 
     path: str
-    points: Points = field(repr=False)
-    mean_nll: np.ndarray = field(repr=False)
-    mean_accuracy: np.ndarray = field(repr=False)
-    draw_nll: np.ndarray | None = field(repr=False)
+    points: Points
+    mean_nll: np.ndarray
+    mean_accuracy: np.ndarray
+    draw_nll: np.ndarray | None
     num_samples: int
     num_examples: int
     plain: "Profile | None" = None
@@ -61,7 +72,7 @@ class Profile:
 
     @property
     def nll_corrected(self) -> np.ndarray:
-        """The loss with its O(1/samples) bias taken off."""
+        """The loss with its O(1/samples) bias subtracted."""
         return self.nll - self.nll_bias
 
     @property
@@ -78,12 +89,12 @@ class Profile:
 
     @property
     def excess_bias(self) -> np.ndarray:
-        """How much too large the excess is to order 1/samples."""
+        """The O(1/samples) bias of the excess."""
         return self._chord @ self.nll_bias
 
     @cached_property
     def excess_stderr(self) -> np.ndarray:
-        """Of the excess itself: ends and interior share their draws, so much cancels."""
+        """Standard error of the excess; much noise cancels, since all points share their draws."""
         return self.points.stderr(self._chord)
 
     @property
@@ -92,7 +103,7 @@ class Profile:
 
     @property
     def barrier_t(self) -> float:
-        """Where the barrier is; the end t = 0 if there is none."""
+        """The position of the barrier; 0 if there is none."""
         return self.largest_excess_t if self.largest_excess > 0 else 0.0
 
     @property
@@ -102,7 +113,7 @@ class Profile:
 
     @property
     def barrier_bias(self) -> float:
-        """The O(1/samples) bias of the barrier, at the point where it is."""
+        """The O(1/samples) bias of the excess at the point where it is largest."""
         return float(self.excess_bias[self._top])
 
     @property
@@ -116,11 +127,11 @@ class Profile:
 
     @cached_property
     def selection_bias(self) -> float:
-        """How much too large a maximum over noisy points is, by cross-fitting.
+        """The upward bias of a maximum over noisy points, by cross-fitting.
 
-        Half of the draws choose the point and the other half measure there, both ways; the
-        halves' losses are taken to first order in their influences. Zero when every choice
-        agrees. NaN where there are not four draws to split.
+        One half of the draws chooses the point and the other half measures there, and vice versa;
+        the losses of the halves are taken to first order in their influences. Zero if all choices
+        agree, NaN if there are fewer than four draws.
         """
         pairs = zip(self.points.influences, self.points.exact, strict=True)
         random = [influence for influence, exact in pairs if not exact]
@@ -140,7 +151,7 @@ class Profile:
 
     @property
     def mean_excess(self) -> np.ndarray:
-        """The excess of the mean networks: the deterministic baseline."""
+        """The excess of the mean networks, the deterministic baseline."""
         return self._chord @ self.mean_nll
 
     @property
@@ -149,7 +160,7 @@ class Profile:
 
     @property
     def draw_barriers(self) -> np.ndarray | None:
-        """The barrier of every single pair of draws, [samples]."""
+        """The barrier of every pair of draws, [samples]."""
         if self.draw_nll is None:
             return None
         return np.maximum(0.0, (self.draw_nll @ self._chord.T)[:, 1:-1].max(axis=1))
@@ -186,18 +197,8 @@ class Profile:
             "single_draw_barrier": None if draws is None else float(draws.mean()),
             "single_draw_barrier_std": None if draws is None else float(draws.std()),
         }
-        for name in (
-            "t",
-            "nll",
-            "nll_stderr",
-            "nll_bias",
-            "accuracy",
-            "excess",
-            "excess_stderr",
-            "mean_nll",
-            "mean_accuracy",
-        ):
-            found[name] = getattr(self, name).tolist()
+        arrays = "t nll nll_stderr nll_bias accuracy excess excess_stderr mean_nll mean_accuracy"
+        found |= {name: getattr(self, name).tolist() for name in arrays.split()}
         if self.plain is not None:
             found["plain"] = self.plain.summary()
         return found
@@ -230,21 +231,24 @@ def profile(
 ) -> Profile:
     """The negative log predictive likelihood (nats per example) and accuracy along a path.
 
+    L(t) = −(1/n) Σ_i log E_{θ~path(t)} p(y_i | x_i, θ).
+
     Args:
       path: from `geodesic`, `mixture_path`, `line` or `repair`, or any function of t in [0, 1]
-        that returns a posterior. A repaired path is reported beside the plain one, at the same
-        points with the same draws.
+        that returns a posterior. For a repaired path the plain one is profiled as well, at the
+        same points with the same draws.
       network: `apply(params, x)` (or `apply(params, x, state)`), a `Network` or a `Problem`.
       data: a split with .x and .y, or a pair.
-      points: evenly spaced values of t, both ends among them.
-      num_samples: draws for each t, the same ones along t (common random numbers). A set of
-        Samples is used whole when it has no more draws than that.
-      refine: rounds of halving the two intervals beside the largest excess.
-      likelihood: the problem's own, else "categorical"; or "gaussian", a value from
+      key: the key of the draws.
+      points: the number of evenly spaced values of t, including both ends.
+      num_samples: draws for each t, shared along t (common random numbers). A set of Samples
+        with no more draws is used whole; along a mixture every component has this many draws.
+      refine: rounds of halving the two intervals around the largest excess.
+      likelihood: by default that of the problem, else "categorical"; or "gaussian", a value from
         `onebasin.likelihoods`, or a function of (outputs, y).
       batch_size: rows run through the network at once; chosen by size if not given.
       progress: how to show progress, or a function of (what, done, total).
-      plain: for a repaired path, the plain path's profile if there already is one.
+      plain: for a repaired path, the profile of the plain path if it is already known.
 
     >>> import jax, jax.numpy as jnp, onebasin as ob
     >>> q0, q1 = (ob.MeanField({"w": m * jnp.ones((2, 3))}, {"w": jnp.ones((2, 3))})
@@ -261,102 +265,107 @@ def profile(
             "repair, or give a function of t"
         )
     if points < 3:
-        raise ValueError(f"a profile needs at least 3 points, both ends among them; got {points}")
+        raise ValueError(f"a profile needs at least 3 points, including both ends; got {points}")
     if refine < 0:
-        raise ValueError(f"refine counts rounds and cannot be {refine}")
+        raise ValueError(f"refine is a number of rounds and cannot be {refine}")
     apply = apply_of(network)
     x, y = examples_of(data)
     resolved = likelihood_for(network, likelihood)
-    known = isinstance(path, DisplacementPath | MixturePath | RepairedPath)
-    sources = strata(path if known else path(0.0), num_samples, key=key)
+    start = path if isinstance(path, Known) else _posterior_at(path, 0.0)
+    sources = strata(start, num_samples, key=key, proportional=False)
     blocks = monte_carlo.prepare(sources, apply, x, y, resolved, points, batch_size)
-    if isinstance(path, RepairedPath) and plain is None:
-        plain = profile(
-            path.path,
-            apply,
-            data,
-            key=key,
-            points=points,
-            num_samples=num_samples,
-            refine=refine,
-            likelihood=resolved,
-            batch_size=batch_size,
-            progress=progress,
-        )
 
     with reporting(progress) as report:
 
         def evaluate(
-            draws: list[Stratum], ts: np.ndarray, change: Any = None, what: str = ""
+            draws: list[Stratum], ts: np.ndarray, what: str = "", change: Correction | None = None
         ) -> Points:
             return monte_carlo.evaluate(draws, ts, apply, blocks, resolved, change, report, what)
 
-        def run(ts: np.ndarray) -> tuple[Points, Points]:
-            if not isinstance(path, DisplacementPath | MixturePath | RepairedPath):
-                return _run_open(path, ts, num_samples, key, evaluate)
+        def run(path: Path, ts: np.ndarray) -> tuple[Points, Points]:
+            if not isinstance(path, Known):
+                assert isinstance(start, Posterior)
+                return _run_open(path, start, ts, num_samples, key, evaluate)
             change = path.corrections(ts) if isinstance(path, RepairedPath) else None
-            found = evaluate(sources, ts, change, f"draws along the {path.kind}")
+            found = evaluate(sources, ts, f"draws along the {path.kind}", change)
             if path.deterministic:
                 return found, found
             single = strata(_mean_path(path), 1, key=key)
-            return found, evaluate(single, ts, change)
+            return found, evaluate(single, ts, change=change)
 
-        # A refined plain profile chose its own points; the repaired one takes the same first.
-        ts = np.linspace(0.0, 1.0, points) if plain is None else plain.t
-        found, mean = run(ts)
-        for _ in range(refine):
-            t = found.t
-            top = 1 + int(np.argmax(_profile(path, found, mean, len(x), None).excess[1:-1]))
-            halves = np.array([(t[top - 1] + t[top]) / 2, (t[top] + t[top + 1]) / 2])
-            extra, extra_mean = run(halves)
-            found, mean = found.merged(extra), mean.merged(extra_mean)
-    return _profile(path, found, mean, len(x), plain)
+        def refined(path: Path, ts: np.ndarray, plain: Profile | None) -> Profile:
+            found, mean = run(path, ts)
+            for _ in range(refine):
+                top = _profile(path, found, mean, len(x), None)._top
+                halves = (found.t[top - 1 : top + 1] + found.t[top : top + 2]) / 2
+                extra, extra_mean = run(path, halves)
+                found, mean = found.merged(extra), mean.merged(extra_mean)
+            return _profile(path, found, mean, len(x), plain)
+
+        ts = np.linspace(0.0, 1.0, points)
+        if isinstance(path, RepairedPath) and plain is None:
+            plain = refined(path.path, ts, None)
+        # The refinement of the plain profile chose points; the repaired one starts from those.
+        return refined(path, ts if plain is None else plain.t, plain)
 
 
 def _run_open(
     path: Path,
+    start: Posterior,
     ts: np.ndarray,
     num_samples: int,
     key: jax.Array,
     evaluate: Callable[..., Points],
 ) -> tuple[Points, Points]:
-    """A path of the caller's: its posteriors one after another, with the same noise."""
-    parts: list[tuple[Points, Points]] = []
+    """A path given as a function: its posteriors one at a time, with the same noise."""
+    counts = [s.count for s in strata(start, num_samples, key=key, proportional=False)]
+    found: list[Points] = []
+    means: list[Points] = []
     for t in ts:
-        q = path(float(t))
-        at = np.array([t])
-        mean = Samples(add_axis(q.moments()[0]), state=add_axis(mean_state(q)))
-        what = f"draws, {len(parts) + 1} of {len(ts)} points"
-        parts.append(
-            (
-                evaluate(strata(q, num_samples, key=key), at, what=what),
-                evaluate(strata(mean, 1, key=key), at),
-            )
+        q = start if t == 0 else _posterior_at(path, float(t))
+        check_same_shapes(
+            start.like, q.like, f"the posterior at t = {t:g} is over other params and"
         )
-    found, means = zip(*parts, strict=True)
+        draws = strata(q, num_samples, key=key, proportional=False)
+        if [s.count for s in draws] != counts:
+            raise ValueError(
+                f"the posteriors at t = 0 and t = {t:g} have different numbers of draws or "
+                "components; return posteriors of one kind and size along the path"
+            )
+        at, what = np.array([t]), f"draws, {len(found) + 1} of {len(ts)} points"
+        found.append(evaluate(draws, at, what))
+        mean = Samples(add_axis(q.moments()[0]), state=add_axis(mean_state(q)))
+        means.append(evaluate(strata(mean, 1, key=key), at))
     return reduce(Points.merged, found), reduce(Points.merged, means)
+
+
+def _posterior_at(path: Path, t: float) -> Posterior:
+    q = path(t)
+    if not isinstance(q, Posterior):
+        raise ValueError(f"the path returns a {type(q).__name__} at t = {t:g}; return a posterior")
+    return q
 
 
 def _profile(
     path: Path, found: Points, mean: Points, num_examples: int, plain: Profile | None
 ) -> Profile:
-    known = isinstance(path, DisplacementPath | MixturePath | RepairedPath)
+    known = isinstance(path, Known)
     coupled = len(found.influences) == 1  # one stratum: its draws can be followed along t
+    num_samples = sum(u.shape[1] for u in found.influences)
     return Profile(
         path=path.kind if known else getattr(path, "__name__", type(path).__name__),
         points=found,
         mean_nll=mean.nll,
         mean_accuracy=mean.accuracy,
         draw_nll=found.draw_nll[0].T if coupled else None,
-        num_samples=sum(u.shape[1] for u in found.influences)
-        // (2 if isinstance(path, MixturePath) else 1),
+        num_samples=num_samples // 2 if isinstance(path, MixturePath) else num_samples,
         num_examples=num_examples,
         plain=plain,
         note=path.note if known else "",
     )
 
 
-def _mean_path(path: DisplacementPath | MixturePath | RepairedPath) -> DisplacementPath:
+def _mean_path(path: Known) -> DisplacementPath:
     """The line between the ends' mean networks, with the ends' average running statistics."""
     if isinstance(path, RepairedPath):
         return _mean_path(path.path)
@@ -368,12 +377,10 @@ def mean_state(q: Posterior) -> PyTree | None:
     """The running statistics of a posterior's mean network: the average over its draws."""
     if isinstance(q, Mixture):
         inner = [mean_state(c) for c in q.components]
-        if inner[0] is None:
-            return None
         weights = np.asarray(q.weights)
         return jax.tree.map(
             lambda *leaves: sum(w * s for w, s in zip(weights, leaves, strict=True)), *inner
         )
     if isinstance(q, Samples):
         return jax.tree.map(lambda leaf: leaf.mean(0), q.state)
-    return q.states(key=jax.random.key(0))  # of a Gaussian: fixed
+    return q.states(key=jax.random.key(0))  # the same for every draw of a Gaussian

@@ -1,13 +1,13 @@
 """Posteriors against a reference posterior: Table 1 of Xiao et al. as a function.
 
 For each posterior: agreement (share of examples with the reference's most probable class), total
-variation (½ Σ|p − p_ref|, averaged over examples), NLL, calibration error and accuracy of the
-predictive of its draws, and the accuracy of the network of its mean. Standard errors are over
-draws, those of the posterior and, for agreement and total variation, of the reference as well.
+variation (½ Σ|p − p_ref|, averaged over examples), NLL, calibration error and accuracy of its
+predictive, and the accuracy of its mean network. Standard errors are over draws: those of the
+posterior and, for agreement and total variation, of the reference as well.
 
-Total variation between two predictives of finitely many draws is too large: it is above zero even
-if both are of the same law. The row of one half of the reference's chains against the other half
-shows by how much, and is the ceiling of what any stand-in can be seen to reach.
+Total variation between two predictives of finitely many draws is biased upwards: it is positive
+even if both come from the same law. The row of one half of the reference's chains against the
+other half shows by how much, and is the ceiling for any approximation.
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ from onebasin.data.examples import Examples, examples_of
 from onebasin.evaluation import measures
 from onebasin.evaluation.grouped_predictive import GROUPS, GroupedPredictive, grouped_predictive
 from onebasin.evaluation.predicting import predictive
+from onebasin.evaluation.tables import html_table, text_table
 from onebasin.keys import subkey
 from onebasin.likelihoods import check_classes
 from onebasin.networks import Apply, NetworkLike, apply_of
@@ -28,7 +29,7 @@ from onebasin.posterior import LowRank, MeanField, Posterior, Samples
 from onebasin.progress import Progress, reporting
 from onebasin.trees import add_axis
 
-RESAMPLES = 100  # the error of a standard error is then about 7 %
+RESAMPLES = 100  # the relative error of a standard error is then about 7 %
 REFERENCE = "reference"
 CEILING = "reference, half against half"
 
@@ -41,9 +42,9 @@ class Estimate:
     stderr: float
 
     def __format__(self, spec: str) -> str:
-        error = format(self.stderr, spec)
-        # An error of exactly zero is none: nothing was random.
-        return format(self.value, spec) + (f" ± {error}" if self.stderr > 0 else "")
+        # If the error is exactly zero, nothing was random.
+        error = f" ± {format(self.stderr, spec)}" if self.stderr > 0 else ""
+        return format(self.value, spec) + error
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class ReferenceRow:
     calibration_error: Estimate
     accuracy: Estimate
     mean_accuracy: float | None
-    """Of the network of the mean; None for draws, whose mean is no member of them."""
+    """Of the mean network; None for draws, whose mean is not one of them."""
 
     def summary(self) -> dict[str, Any]:
         """The row as JSON-able numbers."""
@@ -74,7 +75,19 @@ MEASURES = ("agreement", "total_variation", "nll", "calibration_error", "accurac
 
 @dataclass(frozen=True)
 class ReferenceTable:
-    """Every posterior against one reference, on the same examples."""
+    """Posteriors against one reference on the same examples; made by `reference_table`.
+
+    >>> import jax, jax.numpy as jnp, onebasin as ob
+    >>> draws = ob.Samples({"w": jnp.arange(24.0).reshape(4, 2, 3)}, jnp.array([0, 0, 1, 1]))
+    >>> q = ob.MeanField(*draws.moments())
+    >>> data = jnp.eye(2), jnp.array([2, 2])
+    >>> found = ob.reference_table({"q": q}, draws, lambda p, x: x @ p["w"], data,
+    ...                            key=jax.random.key(0), num_samples=4)
+    >>> found
+    ReferenceTable(3 rows, 2 examples, 4 samples)
+    >>> found["q"].mean_accuracy
+    1.0
+    """
 
     rows: tuple[ReferenceRow, ...]
     num_examples: int
@@ -96,6 +109,9 @@ class ReferenceTable:
 
     def table(self) -> str:
         """The table as text, one row for each posterior; ± is one standard error over draws."""
+        return text_table(self._cells())
+
+    def _cells(self) -> list[tuple[str, ...]]:
         heads = ("", "agreement", "TV", "NLL", "calibration", "accuracy %", "of the mean %")
         lines: list[tuple[str, ...]] = [heads]
         for row in self.rows:
@@ -103,17 +119,17 @@ class ReferenceTable:
             percent = Estimate(100 * row.accuracy.value, 100 * row.accuracy.stderr)
             four = (row.agreement, row.total_variation, row.nll, row.calibration_error)
             lines.append((row.name, *(f"{one:.4f}" for one in four), f"{percent:.2f}", mean))
-        wide = [max(len(line[i]) for line in lines) for i in range(len(heads))]
-        return "\n".join(
-            "  ".join(
-                cell.ljust(w) if i == 0 else cell.rjust(w)
-                for i, (cell, w) in enumerate(zip(line, wide, strict=True))
-            ).rstrip()
-            for line in lines
-        )
+        return lines
 
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        sizes = f"{self.num_examples:,} examples, {self.num_samples} samples"
+        return f"ReferenceTable({len(self.rows)} rows, {sizes})"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._cells())
 
 
 def reference_table(
@@ -130,31 +146,41 @@ def reference_table(
     batch_size: int | None = None,
     progress: Progress = "auto",
 ) -> ReferenceTable:
-    """Compare posteriors with a reference by what they predict.
+    """Compare the predictives of posteriors with that of a reference.
 
     Args:
-      posteriors: by name, any posteriors over the network's params.
-      reference: the posterior that counts as the truth, usually HMC draws. To be fair to a
-        posterior that was fitted to draws, give chains here that were not used in the fit (and
-        those that were as one of the posteriors).
+      posteriors: posteriors over the network's params, by name.
+      reference: the posterior that counts as the truth, usually HMC draws. If a posterior was
+        fitted to draws, give chains that were not used in the fit (and those that were as one of
+        the posteriors).
       network: `apply(params, x)`, a `Network` or a `Problem`.
       data: a split with .x and .y, or a pair.
-      num_samples: draws of each posterior; of more draws than that, evenly spaced ones are used. The
-        reference is used whole if it is a set of draws.
-      ceiling: if the reference has two chains or more, add a row of half of them against the
-        other half, both with half of the draws.
-      groups, resamples: of the bootstrap over draws; see `grouped`.
+      key: the key of the draws and of the bootstrap.
+      num_samples: draws of each posterior; larger Samples are thinned evenly. A reference that is
+        a set of Samples is used whole.
+      ceiling: if the reference has several chains, add a row of one half of them against the
+        other.
+      groups: groups of draws in the bootstrap.
+      resamples: bootstrap samples.
+      batch_size: rows run through the network at once; chosen by size if not given.
       progress: how to show progress, or a function of (what, done, total).
 
     Returns:
       a `ReferenceTable`; its first row is the reference itself.
+
+    >>> import jax, jax.numpy as jnp, onebasin as ob
+    >>> draws = ob.Samples({"w": jnp.arange(24.0).reshape(4, 2, 3)})
+    >>> found = ob.reference_table({"same": draws}, draws, lambda p, x: x @ p["w"],
+    ...                            (jnp.eye(2), jnp.array([2, 0])), key=jax.random.key(0))
+    >>> f"{found['same'].agreement:.2f}", f"{found['same'].accuracy:.2f}"
+    ('1.00', '0.50')
     """
     apply = apply_of(network)
     if num_samples < 2 or resamples < 2:
         raise ValueError("standard errors need at least 2 samples and 2 resamples")
     for name in posteriors:
         if name in (REFERENCE, CEILING):
-            raise ValueError(f"'{name}' is the name of a row of its own; rename the posterior")
+            raise ValueError(f"'{name}' names a row of the reference; rename the posterior")
     x, y = examples_of(data)
     whole = reference.num_draws if isinstance(reference, Samples) else num_samples
 
@@ -175,7 +201,9 @@ def reference_table(
     y = check_classes(y, truth.log_probs.shape[-1])
     seed = np.asarray(jax.random.key_data(subkey(key, "bootstrap"))).ravel().tolist()
 
-    def row(name: str, own: GroupedPredictive, against: GroupedPredictive, q: Any) -> ReferenceRow:
+    def row(
+        name: str, own: GroupedPredictive, against: GroupedPredictive, q: Posterior | None
+    ) -> ReferenceRow:
         found = compare(own, against, y, resamples, seed)
         mean = _mean_accuracy(q, apply, x, y, batch_size)
         return ReferenceRow(name, own.draws, mean_accuracy=mean, **found)
@@ -200,7 +228,7 @@ def compare(
 ) -> dict[str, Estimate]:
     """The measures of one predictive against another and the labels, with bootstrap errors.
 
-    Both sides are drawn anew; a predictive that is its own reference moves with it.
+    Both sides are resampled; a predictive that is its own reference is resampled with it.
     """
     value = _measured(own, reference, y, own.share, reference.share)
     rng = np.random.default_rng(seed)
@@ -209,10 +237,10 @@ def compare(
         mine = own.shares(rng)
         theirs = mine if own is reference else reference.shares(rng)
         again.append(_measured(own, reference, y, mine, theirs))
-    # What never moved has no error; the standard deviation of equal numbers may round to some.
-    spread = np.where(np.ptp(again, axis=0) == 0, 0.0, np.std(again, axis=0, ddof=1))
+    # The computed std of equal numbers may differ from zero by rounding.
+    std = np.where(np.ptp(again, axis=0) == 0, 0.0, np.std(again, axis=0, ddof=1))
     factor = max(own.inflation, reference.inflation)
-    pairs = zip(MEASURES, value, spread * factor, strict=True)
+    pairs = zip(MEASURES, value, std * factor, strict=True)
     return {name: Estimate(float(v), float(s)) for name, v, s in pairs}
 
 
@@ -225,8 +253,8 @@ def _measured(
 ) -> list[float]:
     p = own.mixed(mine)
     q = p if own is reference else reference.mixed(theirs)
-    # The label's probability in logs, of the groups that are in: it may be too small for the sum
-    # of probabilities, and smaller still without the group where it is largest.
+    # The label's probability is summed in log space over the groups in use: it may be too small
+    # for float32, above all without the group in which it is largest.
     used = mine > 0
     label = own.log_probs[used][:, np.arange(len(y)), y]
     top = label.max(axis=0)
@@ -243,7 +271,7 @@ def _measured(
 
 
 def _mean_accuracy(
-    q: Any, apply: Apply, x: np.ndarray, y: np.ndarray, batch_size: int | None
+    q: Posterior | None, apply: Apply, x: np.ndarray, y: np.ndarray, batch_size: int | None
 ) -> float | None:
     if not isinstance(q, MeanField | LowRank):
         return None

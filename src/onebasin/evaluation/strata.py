@@ -1,13 +1,13 @@
 """Where draws come from: strata of equally weighted draws, made one at a time.
 
-The predictive of everything we evaluate is p̄ = Σ_k w_k(t) · mean over the draws of stratum k.
-A Gaussian and a displacement are one stratum of weight one; a mixture has one per component,
-so that the share of each is exact and only the draws within it are random. Draw s is made
-from the s-th key, whatever else is asked for: the same key gives the same noise along t, and
-to every posterior over the same params (common random numbers).
+Every predictive evaluated here is p̄ = Σ_k w_k(t) · (mean over the draws of stratum k). A Gaussian
+or a displacement is one stratum of weight one; a mixture has one stratum per component, so that
+component weights are exact and only the draws within a component are random. Draw s is made from
+the s-th key: the same key gives the same noise along t, and for every posterior over the same
+params (common random numbers).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import jax
@@ -25,7 +25,7 @@ Ends = tuple[PyTree, PyTree, PyTree, PyTree]  # params and state at t = 0, param
 class Stratum:
     """`count` equally weighted draws; `ends(s)` makes the s-th.
 
-    `moves` says whether draws depend on t: if not, both ends are the same and one
+    `moves` says whether draws depend on t. If they do not, both ends are the same and one
     evaluation serves every t.
     """
 
@@ -33,11 +33,17 @@ class Stratum:
     weight: Callable[[float], float]  # of t
     ends: Callable[[int], Ends] = field(repr=False)
     moves: bool
-    exact: bool = False  # a single network: nothing random about it
+    exact: bool = False  # a single network, so that nothing is random
 
 
-def strata(source: Posterior | Path, num_samples: int, *, key: jax.Array) -> list[Stratum]:
-    """The strata of a posterior or of a path."""
+def strata(
+    source: Posterior | Path, num_samples: int, *, key: jax.Array, proportional: bool = True
+) -> list[Stratum]:
+    """The strata of a posterior or of a path.
+
+    The draws of a Mixture are allocated in proportion to its weights; with `proportional=False`
+    each component gets `num_samples`, so that strata do not depend on the weights.
+    """
     whole = isinstance(num_samples, int | np.integer) and not isinstance(num_samples, bool)
     if not whole or num_samples < 1:
         raise ValueError(f"num_samples must be a whole number of at least 1, got {num_samples!r}")
@@ -48,19 +54,30 @@ def strata(source: Posterior | Path, num_samples: int, *, key: jax.Array) -> lis
             return [_moving(source, num_samples, key=key)]
         case MixturePath():
             # Each end gets all its samples: its draws serve every t. The keys differ because
-            # the standard error adds up the strata as independent.
+            # the standard error adds the strata as independent.
             first, second = jax.random.split(key)
             return [
                 *_weighted(strata(source.q0, num_samples, key=first), lambda t: 1 - t),
                 *_weighted(strata(source.q1, num_samples, key=second), lambda t: t),
             ]
         case Mixture():
-            return _components(source, num_samples, key=key)
+            return _components(source, num_samples, proportional, key=key)
         case Posterior():
             return [_still(source, coupled_draws((source,), num_samples, key=key))]
         case _:
             pass
-    raise ValueError(f"a {type(source).__name__} is neither a posterior nor a path")
+    raise ValueError(
+        f"a {type(source).__name__} is neither a posterior nor a path; give a posterior such as a "
+        "MeanField or Samples"
+    )
+
+
+def each_draw(sources: list[Stratum]) -> Iterator[tuple[float, PyTree, PyTree | None]]:
+    """Every draw of strata that do not move: its weight in the predictive, params and state."""
+    for source in sources:
+        for s in range(source.count):
+            params, state, _, _ = source.ends(s)
+            yield source.weight(0.0) / source.count, params, state
 
 
 def constant(value: float) -> Callable[[float], float]:
@@ -92,16 +109,21 @@ def _still(q: Posterior, draws: CoupledDraws) -> Stratum:
     return Stratum(draws.count, constant(1.0), ends, False, exact)
 
 
-def _components(q: Mixture, num_samples: int, *, key: jax.Array) -> list[Stratum]:
-    """Each component gets its share of the draws, and at least one (two if they allow it)."""
+def _components(
+    q: Mixture, num_samples: int, proportional: bool, *, key: jax.Array
+) -> list[Stratum]:
+    """The strata of all components; a proportional share is at least two draws if possible."""
     weights = np.asarray(q.weights, np.float64)
     weights = weights / weights.sum()
     found = []
     keys = jax.random.split(key, len(q.components))
     for component, weight, k in zip(q.components, weights, keys, strict=True):
-        if weight > 0:
+        count = num_samples
+        if proportional:
             count = max(round(num_samples * weight), min(2, num_samples))
-            found += _weighted(strata(component, count, key=k), constant(float(weight)))
+        if weight > 0 or not proportional:
+            own = strata(component, count, key=k, proportional=proportional)
+            found += _weighted(own, constant(float(weight)))
     return found
 
 

@@ -1,30 +1,32 @@
 """Running a network over data, draws and points of a path in bounded memory.
 
-Data are taken in blocks; within a block, draws one at a time, and for each draw all points t
-in one compiled call that walks through small batches. So noise is drawn once for all t, and
-what is kept is only the log likelihood of every (t, draw, example) of the block and the
-summed class probabilities. Blocks are as large as `BLOCK_BYTES` allows.
+Data are processed in blocks; within a block, draws one at a time; and for each draw, all points t
+in one compiled call that loops over small batches. So noise is drawn once for all t, and only the
+log likelihood of every (t, draw, example) of the block and the summed class probabilities are
+kept. Blocks are as large as `BLOCK_BYTES` allows.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from onebasin.evaluation.strata import Ends
 from onebasin.likelihoods import Likelihood, check_output
 from onebasin.networks.network import Apply, forward
 from onebasin.paths.ends import lerp
+from onebasin.paths.repairing import Correction
 from onebasin.trees import PyTree
 
 BLOCK_BYTES = 1 << 28  # log likelihoods and summed probabilities of one block of data
-BATCH_BYTES = 1 << 26  # the largest array inside the network, for one small batch
-LARGEST_BATCH = 2048  # more rows than this make matrix products no faster
+BATCH_BYTES = 1 << 26  # the largest array inside the network, for one batch
+LARGEST_BATCH = 2048  # rows; more do not make matrix products faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +37,14 @@ class Blocks:
     y: np.ndarray | None
     batch: int
     batches: int
+    outputs: tuple[int, ...]
+    """The shape of the network's outputs for one example."""
 
     def __iter__(self) -> Iterator[tuple[jax.Array, jax.Array | None, int]]:
-        """x [batches, batch, ...], y likewise, and how many rows are real."""
-        size = self.batch * self.batches
-        for start in range(0, len(self.x), size):
-            rows = np.minimum(np.arange(start, start + size), len(self.x) - 1)
-            real = min(size, len(self.x) - start)
+        """x [batches, batch, ...], y likewise, and the number of rows that are not padding."""
+        for start in range(0, len(self.x), self.rows):
+            rows = np.minimum(np.arange(start, start + self.rows), len(self.x) - 1)
+            real = min(self.rows, len(self.x) - start)
             yield self._cut(self.x, rows), None if self.y is None else self._cut(self.y, rows), real
 
     def _cut(self, array: np.ndarray, rows: np.ndarray) -> jax.Array:
@@ -49,23 +52,27 @@ class Blocks:
 
     @property
     def rows(self) -> int:
+        """Examples per block."""
         return self.batch * self.batches
+
+    def __len__(self) -> int:
+        return -(-len(self.x) // self.rows)
 
 
 def cut(
     apply: Apply,
     params: PyTree,
-    state: PyTree,
+    state: PyTree | None,
     x: np.ndarray,
-    y: np.ndarray | None,
-    likelihood: Likelihood | None,
     bytes_per_row: Callable[[int], int],
     batch_size: int | None,
-) -> tuple[Blocks, tuple[int, ...]]:
-    """Blocks for these data, and the shape of one example's outputs.
+    y: np.ndarray | None = None,
+    likelihood: Likelihood | None = None,
+) -> Blocks:
+    """The data in blocks for this network.
 
     Shapes and labels that do not fit are refused here, before anything is computed.
-    `bytes_per_row(outputs)` says what one example costs while its block is being worked on.
+    `bytes_per_row(outputs)` is the memory that one example takes while its block is processed.
     """
     probe = jax.ShapeDtypeStruct((2, *x.shape[1:]), jnp.asarray(x[:0]).dtype)
     try:
@@ -88,19 +95,18 @@ def cut(
     rows = max(1, min(len(x), BLOCK_BYTES // max(bytes_per_row(width), 1)))
     rows = -(-len(x) // -(-len(x) // rows))  # blocks of even size
     batches = -(-rows // batch_size)
-    return Blocks(x, y, -(-rows // batches), batches), shape[1:]
+    return Blocks(x, y, -(-rows // batches), batches, shape[1:])
 
 
-def _largest(jaxpr: Any) -> int:
+def _largest(jaxpr: Jaxpr) -> int:
     """Bytes of the largest intermediate array of a computation."""
     sizes = [1]
     for eqn in jaxpr.eqns:
-        sizes += [
-            v.aval.size * v.aval.dtype.itemsize for v in eqn.outvars if hasattr(v.aval, "size")
-        ]
+        arrays = [v.aval for v in eqn.outvars if isinstance(v.aval, ShapedArray)]
+        sizes += [array.size * array.dtype.itemsize for array in arrays]
         for value in eqn.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
+            inner = value.jaxpr if isinstance(value, ClosedJaxpr) else value
+            if isinstance(inner, Jaxpr):
                 sizes.append(_largest(inner))
     return max(sizes)
 
@@ -111,21 +117,19 @@ def along(
     likelihood: Likelihood,
     ends: Ends,
     ts: jax.Array,
-    correction: Any,
+    correction: Correction | None,
     x: jax.Array,
     y: jax.Array,
     summed: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Log likelihoods [points, rows] of one draw at every t; its probabilities are added up.
+    """Log likelihoods [points, rows] of one draw at every t, and `summed` plus its probabilities.
 
-    `correction` is None, or how a repaired path changes the params: trees (scale, shift) with a
-    leading axis of points, and the ends of the part of θ_t that is scaled (None for all of it):
-    θ_t ← θ_t + (scale − 1)·part_t + shift.
+    `correction` is how a repaired path changes the params, or None.
     """
     params0, state0, params1, state1 = ends
     changes, part = (None, None) if correction is None else correction
 
-    def at(_: None, point: Any) -> tuple[None, tuple[jax.Array, jax.Array]]:
+    def at(_: None, point: PyTree) -> tuple[None, tuple[jax.Array, jax.Array]]:
         t, change, total = point
         params = lerp(t, params0, params1)
         if change is not None:
@@ -148,7 +152,7 @@ def along(
 
 @partial(jax.jit, static_argnames=("apply",))
 def log_probabilities(
-    apply: Apply, params: PyTree, state: PyTree, x: jax.Array
+    apply: Apply, params: PyTree, state: PyTree | None, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Log class probabilities [rows, classes] of one draw, and their entropy [rows]."""
 
@@ -161,7 +165,7 @@ def log_probabilities(
 
 
 @partial(jax.jit, static_argnames=("apply",))
-def plain_outputs(apply: Apply, params: PyTree, state: PyTree, x: jax.Array) -> jax.Array:
+def plain_outputs(apply: Apply, params: PyTree, state: PyTree | None, x: jax.Array) -> jax.Array:
     """The network's outputs [rows, ...] of one draw."""
     outputs = lax.map(lambda part: forward(apply, params, part, state), x)
     return outputs.reshape(-1, *outputs.shape[2:])

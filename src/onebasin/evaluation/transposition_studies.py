@@ -1,12 +1,12 @@
-"""What permutations do to training: three studies of Xiao et al. (their figures 2 and 3).
+"""How permutations affect training: three studies of Xiao et al. (their figures 2 and 3).
 
-Each returns plain records, one for every run and setting, which `mean_and_std` turns into mean ± one
-standard deviation over runs. Networks are trained by `MAP`, all of a study in one program.
+Each returns plain records, one per run and setting, from which `mean_and_std` computes the mean and
+the standard deviation over runs. Networks are trained by `MAP`, all those of a study at once.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from onebasin.alignment import align
 from onebasin.alignment.objective import ObjectiveLike
 from onebasin.data.examples import Examples
+from onebasin.evaluation.distances import squared_distance
 from onebasin.evaluation.profiles import Profile, profile
 from onebasin.inference.methods import MAP
 from onebasin.inference.trajectories import steps_per_epoch, train
@@ -22,34 +23,34 @@ from onebasin.keys import subkey
 from onebasin.paths import line
 from onebasin.problem import Problem
 from onebasin.progress import Progress, Reporter, reporting
-from onebasin.symmetry import Permutation, Symmetry, find_symmetry, transpositions
+from onebasin.symmetry import Symmetry, find_symmetry, transpositions
 from onebasin.trees import PyTree, stack_trees, take_entry
 
 
 @dataclass(frozen=True)
 class Planted:
-    """Two networks whose starts were one up to a permutation, after training."""
+    """Two trained networks whose initial weights were equal up to a permutation."""
 
     run: int
     planted: int
-    """NoT of the permutation planted at the start, over all groups."""
+    """NoT of the initial permutation, over all groups."""
     found: int
-    """NoT of the permutation that alignment found after training."""
+    """NoT of the permutation that alignment finds after training."""
     recovered: float
-    """Share of hidden units that alignment sends back where they were."""
+    """Share of hidden units that alignment returns to their initial position."""
     distance_before: float
     """‖W0 − W1‖ as trained."""
     distance_after: float
     """‖W0 − P W1‖ for the permutation found."""
     distance_undone: float
-    """‖W0 − P W1‖ for the permutation that undoes the planted one."""
+    """‖W0 − P W1‖ for the inverse of the initial permutation."""
     barrier_before: float
     barrier_after: float
 
 
 @dataclass(frozen=True)
 class Interpolated:
-    """W_λ = (1 − λ) W0 + λ W1, brought back to W0."""
+    """W_λ = (1 − λ) W0 + λ W1, rebased onto W0."""
 
     run: int
     kind: str
@@ -64,7 +65,7 @@ class Interpolated:
 
 @dataclass(frozen=True)
 class Dynamics:
-    """Two independent networks at one moment of their training, and the line between them."""
+    """Two independent networks at one step of their training, and the line between them."""
 
     run: int
     step: int
@@ -79,7 +80,7 @@ class Dynamics:
     distance_after: float
 
 
-Record = Planted | Interpolated | Dynamics
+Record: TypeAlias = Planted | Interpolated | Dynamics
 
 
 def planted_study(
@@ -95,13 +96,13 @@ def planted_study(
     points: int = 11,
     progress: Progress = "auto",
 ) -> list[Planted]:
-    """Start two networks from the same weights up to a permutation of known NoT; train both.
+    """Train two networks whose initial weights are equal up to a permutation of known NoT.
 
-    In every run one network W0 is trained from fresh weights, and for each number in `planted` a
-    W1 from the same weights permuted by so many transpositions *in every group*, with another
-    order of batches. Barriers are on `data` (the test split by default).
+    Every run trains one network W0 from random weights and, for each number in `planted`, a W1
+    from the same weights permuted by that many transpositions *in every group*, with another
+    order of batches. Barriers are measured on `data` (the test split by default).
     """
-    symmetry = symmetry or _symmetry(problem)
+    symmetry = symmetry or find_symmetry(problem)
     starts, keys, moves = [], [], []
     for run in range(runs):
         own = jax.random.fold_in(key, run)
@@ -116,11 +117,7 @@ def planted_study(
             moves.append(move)
     with reporting(progress) as report:
         (trained,) = train(
-            problem,
-            method,
-            stack_trees(starts),
-            keys=jnp.stack(keys),
-            progress=report,
+            problem, method, stack_trees(starts), keys=jnp.stack(keys), progress=report
         )
         examples = _examples(problem, data)
         records: list[Planted] = []
@@ -161,17 +158,13 @@ def transpositions_along(
     kind: str = "",
 ) -> list[Interpolated]:
     """NoT of the permutation that rebases W_λ = (1 − λ) W0 + λ W1 onto W0, along λ."""
-    found: list[tuple[float, Permutation, float, float]] = []
+    found: list[tuple[float, int, float, float]] = []
     for t in np.linspace(0.0, 1.0, points):
         middle = jax.tree.map(lambda a, b, t=t: ((1 - t) * a + t * b).astype(a.dtype), w0, w1)
         moved = align(middle, to=w0, symmetry=symmetry, objective=objective)
         distances = _distance(w0, middle), _distance(w0, moved.posterior)
-        found.append((float(t), moved.permutation, *distances))
-    end = int(transpositions(found[-1][1]))
-    return [
-        Interpolated(run, kind, t, int(transpositions(p)), before, after, end)
-        for t, p, before, after in found
-    ]
+        found.append((float(t), int(moved.transpositions), *distances))
+    return [Interpolated(run, kind, *values, end=found[-1][1]) for values in found]
 
 
 def interpolation_study(
@@ -188,30 +181,24 @@ def interpolation_study(
 ) -> list[Interpolated]:
     """NoT along the line from a trained W0 to W1.
 
-    W1 is W0 moved by a random permutation ("permuted": the answer at λ = 1 is known), or a network
-    trained from weights of its own ("independent").
+    W1 is W0 under a random permutation ("permuted": the answer at λ = 1 is known), or another
+    network trained from its own initial weights ("independent").
     """
-    symmetry = symmetry or _symmetry(problem)
+    symmetry = symmetry or find_symmetry(problem)
     with reporting(progress) as report:
-        trained = _pairs(problem, method, runs, key, [None], report)[0]
+        (trained,) = _pairs(problem, method, runs, key, None, report)
         records: list[Interpolated] = []
         for run in range(runs):
-            w0, other = take_entry(trained, 2 * run), take_entry(trained, 2 * run + 1)
+            w0, w1 = (take_entry(trained, 2 * run + i) for i in (0, 1))
             for kind in kinds:
+                other = w1
                 if kind == "permuted":
                     own = subkey(jax.random.fold_in(key, run), "permuted")
-                    w1 = symmetry.act(symmetry.random(key=own), w0)
-                else:
-                    w1 = other
+                    other = symmetry.act(symmetry.random(key=own), w0)
                 records += transpositions_along(
-                    w0,
-                    w1,
-                    symmetry=symmetry,
-                    points=points,
-                    objective=objective,
-                    run=run,
+                    w0, other, symmetry=symmetry, points=points, objective=objective, run=run,
                     kind=kind,
-                )
+                )  # fmt: skip
                 report("aligning", len(records), runs * len(kinds) * points)
     return records
 
@@ -229,11 +216,12 @@ def dynamics_study(
     points: int = 5,
     progress: Progress = "auto",
 ) -> list[Dynamics]:
-    """Loss of two networks and on the line between them through training, as is and rebased.
+    """Loss of two networks and on the line between them through training, as trained and rebased.
 
-    `moments` steps, dense early and sparse late (the start and the end among them), are looked at.
+    It is measured at about `moments` steps of training, including the first and the last, with
+    geometric spacing.
     """
-    symmetry = symmetry or _symmetry(problem)
+    symmetry = symmetry or find_symmetry(problem)
     each = steps_per_epoch(problem, method)
     last = method.epochs * each
     steps = np.unique([0, *np.geomspace(1, last, max(moments - 1, 1)).round().astype(int), last])
@@ -243,7 +231,7 @@ def dynamics_study(
         records: list[Dynamics] = []
         for step, networks in zip(steps.tolist(), trained, strict=True):
             for run in range(runs):
-                w0, w1 = take_entry(networks, 2 * run), take_entry(networks, 2 * run + 1)
+                w0, w1 = (take_entry(networks, 2 * run + i) for i in (0, 1))
                 found = align(w1, to=w0, symmetry=symmetry, objective=objective)
                 before = _profile(problem, w0, w1, examples, points)
                 after = _profile(problem, w0, found.posterior, examples, points)
@@ -265,11 +253,11 @@ def dynamics_study(
 
 
 def mean_and_std(
-    records: Sequence[Any], x: str, y: str | Callable[[Any], float]
+    records: Sequence[Record], x: str, y: str | Callable[[Any], float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For every value of the field `x`: the mean of `y` over runs and its standard deviation.
+    """For every value of the field `x`, the mean of `y` over runs and its standard deviation.
 
-    One run has no spread: NaN.
+    The standard deviation of a single run is NaN.
     """
     read = y if callable(y) else (lambda record: getattr(record, y))
     xs = sorted({getattr(record, x) for record in records})
@@ -284,41 +272,40 @@ def as_json(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _pairs(
-    problem: Problem, method: MAP, runs: int, key: jax.Array, steps: list[Any], report: Reporter
+    problem: Problem,
+    method: MAP,
+    runs: int,
+    key: jax.Array,
+    steps: list[int] | None,
+    report: Reporter,
 ) -> list[PyTree]:
-    """Two networks for each run, from weights and in orders of batches of their own."""
+    """Two networks per run, with independent initial weights and orders of batches."""
     keys = [
         jax.random.fold_in(jax.random.fold_in(key, run), i) for run in range(runs) for i in (0, 1)
     ]
     starts = stack_trees([problem.init(subkey(k, "init")) for k in keys])
-    checkpoints = None if steps == [None] else steps
-    return train(
-        problem, method, starts, keys=jnp.stack(keys), checkpoints=checkpoints,
-        progress=report,
-    )  # fmt: skip
+    return train(problem, method, starts, keys=jnp.stack(keys), checkpoints=steps, progress=report)
 
 
-def _symmetry(problem: Problem) -> Symmetry:
-    return find_symmetry(problem)
+@runtime_checkable
+class HasTest(Protocol):
+    """Data with a test split."""
+
+    @property
+    def test(self) -> Examples: ...
 
 
-def _examples(problem: Problem, data: Any) -> Any:
+def _examples(problem: Problem, data: Examples | None) -> Examples:
     if data is not None:
         return data
-    test = getattr(problem.data, "test", None)
-    return (problem.x, problem.y) if test is None else test
+    return problem.data.test if isinstance(problem.data, HasTest) else (problem.x, problem.y)
 
 
-def _profile(problem: Problem, w0: PyTree, w1: PyTree, data: Any, points: int) -> Profile:
-    # Nothing is random along a line between two networks: the key chooses nothing.
-    return profile(
-        line(w0, w1), problem.apply, data, key=jax.random.key(0), points=points, num_samples=1,
-        likelihood=problem.log_likelihood,
-    )  # fmt: skip
+def _profile(problem: Problem, w0: PyTree, w1: PyTree, data: Examples, points: int) -> Profile:
+    # Nothing is random along a line between two networks, so the key has no effect.
+    key = jax.random.key(0)
+    return profile(line(w0, w1), problem, data, key=key, points=points, num_samples=1)
 
 
 def _distance(a: PyTree, b: PyTree) -> float:
-    squares = jax.tree.map(
-        lambda x, y: np.sum((np.asarray(x, np.float64) - np.asarray(y, np.float64)) ** 2), a, b
-    )
-    return float(np.sqrt(sum(jax.tree.leaves(squares))))
+    return float(np.sqrt(squared_distance(a, b)))
