@@ -85,6 +85,13 @@ def test_files_named_in_the_architecture_exist() -> None:
         assert any(list(path.parent.glob(path.name)) for path in bases), name
 
 
+def test_files_named_on_the_pages_exist() -> None:
+    for page in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        for name in re.findall(r"`((?:[\w-]+/)+[\w*]+\.(?:pyi?|json|toml))`", page.read_text()):
+            found = any(list(base.glob(name)) for base in (SOURCE, ROOT)) or "runs/" in name
+            assert found, f"{page.relative_to(ROOT)} names {name}"
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [
