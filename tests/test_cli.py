@@ -84,7 +84,9 @@ def test_version_and_no_arguments(capsys):
         (["symmetry", "nowhere.safetensors"], "neither a file nor one of"),
         (["symmetry", "pyproject.toml"], "foreign or cut short"),
         (["data", "--root", "/nonexistent"], "/nonexistent"),
-        (["symmetry", "mlp", "--width", "0"], "widths must be a positive integer, got 0"),
+        (["symmetry", "mlp", "--input-shape", "0"], "--input-shape must be a positive"),
+        (["symmetry", "mlp", "--depth", "-1"], "--depth is -1"),
+        (["symmetry", "mlp", "--width", "0"], "--width is 0; give a positive number"),
     ],
 )
 def test_errors_are_one_sentence_and_exit_code_2(arguments, message, capsys):
@@ -225,14 +227,15 @@ def test_a_wrong_option_is_one_sentence(arguments, culprit, remedy, capsys):
         ("nothing to scale; set balance=False", "nothing to scale; drop --balance"),
         ("for example starts=('auto', 'shaken')", "for example --starts auto shaken"),
         ("max_sweeps is 0; allow one", "--max-sweeps is 0; allow one"),
-        ("rank is 6, and seed=1.st holds 6", "rank is 6, and seed=1.st holds 6"),
+        ("rank is 6, and seed=1.st holds 6", "--rank is 6, and seed=1.st holds 6"),
+        ("the rank is 6; all runs are equal", "the rank is 6; all runs are equal"),
         ("no file runs/resume=True/max_sweeps.st", "no file runs/resume=True/max_sweeps.st"),
         ("find_symmetry(..., check=False)", "find_symmetry(..., check=False)"),
     ],
 )
 def test_errors_of_the_library_name_flags(message, shown):
     names = ["overwrite", "resume", "out", "checkpoint", "fit", "balance", "starts", "rank", "seed"]
-    names.append("max_sweeps")
+    names += ["max_sweeps", "runs"]
     assert in_flags(message, names).startswith(shown)
 
 

@@ -50,22 +50,25 @@ def test_other_methods_from_the_command_line(tmp_path, capsys, method, flags, dr
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "culprit"),
     [
-        "fit vi --epochs 0 --out q.st",
-        "fit vi --no-such-flag 1 --out q.st",
-        "fit vi --data nothing --out q.st",
-        "fit vi --epochs 1",
-        "fit map --limit 0 --out q.st",
-        "fit hmc --masses Dense_1/kernel --out q.st",
-        "fit hmc --masses Dense_9/kernel 2 --out q.st",
+        ("fit vi --epochs 0 --out q.st", "epochs"),
+        ("fit vi --no-such-flag 1 --out q.st", "--no-such-flag"),
+        ("fit vi --data nothing --out q.st", "nothing"),
+        ("fit vi --epochs 1", "--out"),
+        ("fit vi --width 0 --out q.st", "--width is 0"),
+        ("fit map --limit 0 --out q.st", "limit"),
+        ("fit hmc --masses Dense_1/kernel --out q.st", "--masses"),
+        ("fit hmc --masses Dense_9/kernel 2 --out q.st", "Dense_9/kernel"),
     ],
 )
-def test_wrong_flags_end_with_code_two(tmp_path, monkeypatch, capsys, flags):
+def test_wrong_flags_end_with_code_two(tmp_path, monkeypatch, capsys, flags, culprit):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
         main(flags.split())
     assert stopped.value.code == 2
     said = capsys.readouterr()
-    assert said.err or said.out
+    assert said.err.startswith("onebasin: ")
+    assert culprit in said.err
+    assert said.err.count("\n") == 1
     assert not list(tmp_path.iterdir())

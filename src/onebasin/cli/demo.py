@@ -66,8 +66,8 @@ def run(config: Demo) -> None:
     aligned = ob.align(q1, to=q0, symmetry=symmetry, objective="w2")
     say(
         f"\n4. Align the second posterior to the first: {int(aligned.transpositions)} "
-        f"transpositions; squared Wasserstein distance {aligned.distance_before:.1f} → "
-        f"{aligned.distance_after:.1f}."
+        "transpositions;\n   squared Wasserstein distance "
+        f"{aligned.distance_before:.1f} → {aligned.distance_after:.1f}."
     )
 
     say("5. Measure the loss along the path between the two posteriors.")

@@ -122,6 +122,7 @@ FitConfig = FitVI | FitMAP | FitEnsemble | FitHMC | FitNUTS
 def run(config: FitConfig) -> None:
     """Fit, write the posteriors and report each on one line."""
     setting = config.setting
+    shared.check_size(setting.width, setting.depth)
     import jax
 
     from onebasin.data import load_dataset

@@ -100,6 +100,14 @@ class Opened:
         )
 
 
+def check_size(width: int | None, depth: int) -> None:
+    """Refuse a network without units."""
+    if width is not None and width < 1:
+        raise ValueError(f"--width is {width}; give a positive number, or none for the default")
+    if depth < 0:
+        raise ValueError(f"--depth is {depth}; give the number of hidden layers, 0 or more")
+
+
 def open_posteriors(*paths: Path) -> Opened:
     """Read posteriors; files with different params are refused before any array is read."""
     from onebasin.networks.described import DescribedNetwork

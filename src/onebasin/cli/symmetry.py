@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, cast, get_args
 import tyro
 
 from onebasin.choices import NetworkName
-from onebasin.cli.shared import JsonOption, print_result
+from onebasin.cli import shared
 
 if TYPE_CHECKING:
     from onebasin.networks.described import DescribedNetwork
 
 
 @dataclass(frozen=True)
-class SymmetryOptions(JsonOption):
+class SymmetryOptions(shared.JsonOption):
     """Show the groups of hidden units that can be permuted, found by tracing the network.
 
     Example: onebasin symmetry resnet20 --width 16 --input-shape 32 32 3
@@ -45,10 +45,11 @@ def run(config: SymmetryOptions) -> None:
         for group in symmetry.groups
     ]
     result = {"groups": groups, "unused": list(symmetry.unused)}
-    print_result(result, str(symmetry), as_json=config.json)
+    shared.print_result(result, str(symmetry), as_json=config.json)
 
 
 def _network(config: SymmetryOptions) -> "DescribedNetwork":
+    shared.check_size(config.width, config.depth)
     known, path = get_args(NetworkName), Path(config.network)
     if config.network not in known and not path.exists():
         raise ValueError(f"'{path}' is neither a file nor one of {', '.join(known)}")

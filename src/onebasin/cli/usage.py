@@ -193,7 +193,8 @@ def in_flags(message: str, names: Collection[str]) -> str:
 
     def flag(found: re.Match[str]) -> str:
         before, name, value = found[1] or "", found[2], found[3]
-        if name not in names or (value is None and "_" not in name):
+        subject = found.start() == 0 and re.match(" (is|must|names) ", message[found.end() :])
+        if name not in names or not (value or subject or "_" in name):
             return found[0]
         words = re.findall(r"[\w-]+", value or "")
         if words == ["False"]:

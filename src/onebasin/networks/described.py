@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from onebasin.networks.checks import check_counts
 from onebasin.networks.config import from_config, get_input_shape
 from onebasin.networks.lenet import LeNet
 from onebasin.networks.mlp import MLP
@@ -25,6 +26,9 @@ class DescribedNetwork:
 
     module: MLP | LeNet | ResNet20
     input_shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_counts(type(self.module).__name__, "input_shape", self.input_shape)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None, source: object) -> "DescribedNetwork":
