@@ -18,9 +18,9 @@ import numpy as np
 from machine import describe, interleaved, matmul, record
 from onebasin.data import load_dataset
 from onebasin.inference.fitting import BUILDERS
-from onebasin.inference.lanes import Lanes
 from onebasin.inference.loop import compile_loop
 from onebasin.inference.methods import HMC, MAP, VI, Method
+from onebasin.inference.replicas import Replicas
 from onebasin.networks import MLP
 from onebasin.problem import Problem
 from onebasin.trees import num_parameters
@@ -37,17 +37,16 @@ def gradient_flops(inputs: int, widths: tuple[int, ...], outputs: int) -> float:
 
 
 class Chunk:
-    """A compiled chunk of a fit, run again and again from where it stands."""
+    """A compiled chunk of a fit; each call continues where the last one ended."""
 
-    def __init__(self, problem: Problem, method: Method, steps: int, lanes: int = 1) -> None:
+    def __init__(self, problem: Problem, method: Method, steps: int, runs: int = 1) -> None:
         program = BUILDERS[type(method)](problem, method)
-        lanes_ = Lanes(lanes * program.lanes, in_turn=True)
-        self.keys = lanes_.place_keys(jax.random.split(jax.random.key(0), lanes_.count))
-        self.data = lanes_.replicate(program.data)
-        init = lanes_.on_devices(lanes_.each(program.init, (0, None)), split=(True, False))
-        self.states = jax.jit(init)(self.keys, self.data)
+        replicas = Replicas(runs * program.replicas, sequential=True)
+        self.keys = replicas.place(jax.random.split(jax.random.key(0), replicas.count))
+        self.data = replicas.copy_to_all(program.data)
+        self.states = replicas.initial_states(program, self.keys, self.data)
         self.steps, self.place = steps, 0
-        self.loop = compile_loop(program, lanes_, self.states, self.keys, self.data, steps)
+        self.loop = compile_loop(program, replicas, self.states, self.keys, self.data, steps)
 
     def __call__(self) -> None:
         start, stop = np.int32(self.place), np.int32(self.place + self.steps)
@@ -134,7 +133,7 @@ def main() -> None:
         chunks["vi_unpaired"] = Chunk(problem, VI(batch_size=BATCH, antithetic=False), steps)
     runs: dict[str, Any] = {"matmul": product, **chunks}
     if "runs" in options.parts:
-        runs["map_two_runs"] = Chunk(problem, MAP(batch_size=BATCH), steps, lanes=2)
+        runs["map_two_runs"] = Chunk(problem, MAP(batch_size=BATCH), steps, runs=2)
     if "numpyro" in options.parts:
         runs["numpyro"] = numpyro_svi(problem, steps)
     if len(runs) > 1:

@@ -1,10 +1,11 @@
-"""A fit in a process of its own, for tests that kill it: `python fit_process.py <json>`.
+"""A fit in its own process, for tests that kill it: `python fit_process.py <json>`.
 
-Prints nothing; exits with the code of the signal when it is stopped by one.
+Prints nothing; when a signal stops it, exits with the code of that signal.
 """
 
 import json
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ def problem() -> Problem:
     x = rng.normal(size=(500, 8)).astype(np.float32)
     y = (x[:, 0] * x[:, 1] > 0).astype(np.int32)
 
-    def init(key):
+    def init(key: jax.Array) -> dict[str, jax.Array]:
         a, b = jax.random.split(key)
         return {
             "hidden": 0.5 * jax.random.normal(a, (8, 32)),
@@ -33,11 +34,12 @@ def problem() -> Problem:
     return Problem(apply=lambda p, x: jnp.tanh(x @ p["hidden"]) @ p["out"], init=init, data=(x, y))
 
 
-def main(options: dict) -> int:
+def main(options: dict[str, Any]) -> int:
     method = METHODS[options.pop("method")](**options.pop("settings"))
     key = jax.random.key(options.pop("seed", 0))
     try:
-        fit(problem(), method, key=key, **{"progress": "silent", **options})
+        options.setdefault("progress", "silent")
+        fit(problem(), method, key=key, **options)
     except FitInterrupted as stopped:
         print(stopped, file=sys.stderr)
         return stopped.exit_code

@@ -1,10 +1,11 @@
-"""Lanes over several devices: the same numbers as on one."""
+"""Replicas on several devices give the same numbers as on one."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +13,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from onebasin.inference.lanes import Lanes
+from onebasin.inference.replicas import Replicas
 
 SCRIPT = Path(__file__).with_name("fit_process.py")
-# The arithmetic of a lane is the same, but several lanes on a device are batched, which may order
-# sums differently: single precision, grown over forty steps.
+# The arithmetic of a replica is the same, but several replicas on a device are batched, which may
+# change the order of sums: rounding errors of single precision, grown over forty steps.
 TOLERANCE = 2e-4
 
 
-def fit_on(devices, out, options):
+def fit_on(devices: int, out: Path, options: dict[str, Any]) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     command = [sys.executable, str(SCRIPT), json.dumps({**options, "out": str(out)})]
     return subprocess.Popen(command, env=environment)
@@ -29,7 +30,7 @@ def fit_on(devices, out, options):
 @pytest.mark.parametrize(
     ("options", "files"),
     [
-        # Five runs on four devices: two on each of three, one lane added.
+        # Five runs on four devices: two on each of three, with one replica of padding.
         (
             {"method": "VI", "settings": {"epochs": 4, "batch_size": 50}, "runs": 5},
             [f"q-{run}.st" for run in range(5)],
@@ -57,15 +58,18 @@ def test_several_devices_give_the_numbers_of_one(tmp_path, options, files):
             np.testing.assert_allclose(four[leaf], one[leaf], atol=TOLERANCE, rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("in_turn", [False, True])
-def test_lanes_in_turn_or_side_by_side(in_turn):
-    lanes = Lanes(3, in_turn=in_turn)
-    each = lanes.each(lambda a, b, c: {"sum": a + b * c}, (0, None, 0))
+@pytest.mark.parametrize("sequential", [False, True])
+def test_replicas_of_one_device_sequential_or_batched(sequential):
+    replicas = Replicas(3, sequential=sequential)
+    each = replicas.on_one_device(lambda a, b, c: {"sum": a + b * c}, (0, None, 0))
     out = each(jnp.arange(3.0), 10.0, jnp.array([1.0, 2.0, 3.0]))
     np.testing.assert_array_equal(out["sum"], [10.0, 21.0, 32.0])
 
 
-def test_keys_of_added_lanes_repeat_the_last():
-    lanes = Lanes(3)
-    keys = lanes.place_keys(jax.random.split(jax.random.key(0), 3))
-    assert len(keys) == lanes.padded
+def test_padding_repeats_the_last_replica():
+    replicas = Replicas(3)
+    object.__setattr__(replicas, "per_device", 4)
+    keys = jax.random.key_data(jax.random.split(jax.random.key(0), 3))
+    placed = replicas.place(keys)
+    np.testing.assert_array_equal(placed, keys[np.array([0, 1, 2, 2])])
+    np.testing.assert_array_equal(replicas.to_host(placed), keys)

@@ -1,8 +1,9 @@
-"""Draws on disk while chains are under way: more of them, none lost, none made up."""
+"""Draws on disk while chains run: they can be extended, and none is lost or invented."""
 
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,16 +19,16 @@ from onebasin.inference.signals import FitInterrupted
 from onebasin.posterior import load
 
 KEY = jax.random.key(7)
-HMC_OF = {"warmup": 2, "leapfrog_steps": 3, "chains": 2, "step_size": 0.05}
+HMC_OPTIONS: dict[str, Any] = {"warmup": 2, "leapfrog_steps": 3, "chains": 2, "step_size": 0.05}
 METHODS = {
-    "HMC": (lambda draws: HMC(draws=draws, **HMC_OF), 3),
+    "HMC": (lambda draws: HMC(draws=draws, **HMC_OPTIONS), 3),
     "NUTS": (lambda draws: NUTS(draws=draws, warmup=2, chains=2, max_doublings=2), 1),
 }
 
 
-def stopped(monkeypatch, after, method, **options):
-    """A fit that is interrupted once so many chunks are done."""
-    chunk, count = fitting._Fit._chunk, 0
+def stopped(monkeypatch, after, method, **options) -> None:
+    """Interrupt a fit during chunk number `after`."""
+    chunk, count = fitting._Fit._run_chunk, 0
 
     def counted(self, loop):
         nonlocal count
@@ -37,7 +38,7 @@ def stopped(monkeypatch, after, method, **options):
         return chunk(self, loop)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fitting._Fit, "_chunk", counted)
+        patch.setattr(fitting._Fit, "_run_chunk", counted)
         with pytest.raises(FitInterrupted):
             fit(problem(), method, key=KEY, progress="silent", **options)
 
@@ -55,9 +56,7 @@ def drawn(result):
         ("NUTS", None, "checkpoint"),
     ],
 )
-def test_more_draws_are_those_of_a_fit_that_was_asked_at_once(
-    tmp_path, monkeypatch, kind, runs, where
-):
+def test_extended_draws_equal_those_of_one_fit(tmp_path, monkeypatch, kind, runs, where):
     make, chunk_steps = METHODS[kind]
     options = {where: tmp_path / "q.st", "runs": runs, "chunk_steps": chunk_steps}
     stopped(monkeypatch, 5, make(6), **options)
@@ -84,18 +83,20 @@ def test_fewer_draws_and_a_finished_fit_are_refused(tmp_path, monkeypatch):
     assert (tmp_path / "q.st").read_bytes() == before
 
 
-def test_draws_that_are_gone_are_not_made_up(tmp_path, monkeypatch):
+def test_missing_draws_are_refused(tmp_path, monkeypatch):
     make, chunk_steps = METHODS["HMC"]
     options = {"out": tmp_path / "q.st", "chunk_steps": chunk_steps}
     stopped(monkeypatch, 5, make(6), **options)
     (tmp_path / "q.st.part").unlink()
     for draws in (6, 9):
-        with pytest.raises(CheckpointError, match=r"q.st.checkpoint goes on from are gone"):
+        with pytest.raises(
+            CheckpointError, match=r"q.st.part, with the draws up to .*q.st.checkpoint, is missing"
+        ):
             fit(problem(), make(draws), key=KEY, resume=True, **options)
 
 
-def test_a_file_that_was_whole_already_is_found_again(tmp_path, monkeypatch):
-    """Of two runs the first has its final name, and the process dies before the second has."""
+def test_a_complete_file_is_found_again(tmp_path, monkeypatch):
+    """The process dies between the final renames of two runs."""
     make, chunk_steps = METHODS["HMC"]
     options = {"out": tmp_path / "q.st", "runs": 2, "chunk_steps": chunk_steps}
     options |= {"key": KEY, "progress": "silent"}
@@ -118,7 +119,7 @@ def test_a_file_that_was_whole_already_is_found_again(tmp_path, monkeypatch):
             np.testing.assert_array_equal(a, b)
 
 
-def test_draws_without_a_checkpoint_are_begun_anew(tmp_path):
+def test_draws_without_a_checkpoint_are_discarded(tmp_path):
     make, _ = METHODS["HMC"]
     (tmp_path / "q.st.part").write_text("of a fit that was killed before its first checkpoint")
     out = tmp_path / "q.st"
@@ -126,7 +127,7 @@ def test_draws_without_a_checkpoint_are_begun_anew(tmp_path):
     assert load(out).num_draws == 8
 
 
-def test_growing_a_file_twice_does_no_harm(tmp_path):
+def test_a_file_can_be_grown_twice(tmp_path):
     shapes = {
         "a": jax.ShapeDtypeStruct((2,), np.float32),
         "b": jax.ShapeDtypeStruct((), np.float32),

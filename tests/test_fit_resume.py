@@ -1,4 +1,4 @@
-"""Fits that are killed, stopped or go wrong: what is on disk, and that resuming is exact."""
+"""Fits that are killed, stopped or fail: what is on disk, and that resuming is exact."""
 
 import json
 import os
@@ -47,13 +47,13 @@ def finish(process):
 
 
 def wait_for_rows(process, history, rows, timeout=120):
-    """Until the fit has written so many rows of history, or is over."""
+    """Wait until the fit has written `rows` rows of its history, or has ended."""
     deadline = time.monotonic() + timeout
     while process.poll() is None and time.monotonic() < deadline:
         if history.exists() and len(history.read_bytes().splitlines()) >= rows:
             return
         time.sleep(0.002)
-    assert process.poll() is not None, "the fit never came so far"
+    assert process.poll() is not None, "the fit did not write these rows in time"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path, method, sett
     rows = len((tmp_path / "whole.jsonl").read_text().splitlines())
     history, out = tmp_path / "cut.jsonl", tmp_path / "cut.st"
     cut = {**base, "out": str(out), "history": str(history), "resume": True}
-    # Chains may be asked for more draws while they are under way.
+    # Unfinished chains may be asked for more draws.
     begun = {**settings, "draws": settings["draws"] - 10} if "draws" in settings else settings
     kills = 0
     for share in (0.2, 0.55, 0.8):
@@ -83,7 +83,7 @@ def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path, method, sett
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
         if out.with_name("cut.st.checkpoint").exists():
-            read_checkpoint(out.with_name("cut.st.checkpoint"))  # whole, whatever the moment
+            read_checkpoint(out.with_name("cut.st.checkpoint"))  # complete at any moment
     assert kills >= 2
     finish(start(cut))
     one, other = load_file(tmp_path / "whole.st"), load_file(out)
@@ -103,7 +103,7 @@ def _rows(path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, number, code):
+def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_resume(tmp_path, number, code):
     out, history = tmp_path / "q.st", tmp_path / "h.jsonl"
     options = {
         "method": "VI",
@@ -124,16 +124,12 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, number, code
 
 
 def interrupted(tmp_path, method, key, **options):
-    """A fit stopped after its third chunk, as Ctrl-C does it but in this process."""
-
-    class Stop(Exception):
-        pass
-
+    """Stop a fit after its third chunk by Ctrl-C, in this process."""
     chunks = []
 
     def stop_after_three(what, done, total):
         del what, total
-        if done:  # it also reports before the first chunk
+        if done:  # there is also a report before the first chunk
             chunks.append(done)
         if len(chunks) == 3:
             os.kill(os.getpid(), signal.SIGINT)
@@ -153,14 +149,14 @@ def test_runs_and_members_resume_exactly(tmp_path):
         for x, y in zip(jax.tree.leaves(a.posterior), jax.tree.leaves(b.posterior), strict=True):
             np.testing.assert_array_equal(x, y)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["e-0.st", "e-1.st"]
-    # Once more: it has ended already, so it is read back rather than run.
+    # A finished fit is read from its file.
     again = fit(problem(), method, key=key, resume=True, progress="silent", **options)
     np.testing.assert_array_equal(
         again[1].posterior.draws["out"], resumed[1].posterior.draws["out"]
     )
 
 
-def test_what_a_killed_fit_left_half_written_is_swept(tmp_path):
+def test_incomplete_files_of_a_killed_fit_are_removed(tmp_path):
     for left in (".q.st.abc.part", ".q.st.checkpoint.abc.part"):
         (tmp_path / left).mkdir()
         (tmp_path / left / ".tmp4UR9Yj").write_text("half")
@@ -184,11 +180,11 @@ def test_another_fit_is_not_continued(tmp_path):
         fit(problem(), method, key=key, resume=True, **options)
 
 
-def bursting(when):
-    """A network whose outputs overflow from the step at which its weight passes a bound."""
+def overflowing(bound):
+    """A network whose outputs overflow once its weight exceeds a bound."""
 
     def apply(params, x):
-        grown = jnp.where(params["w"][0, 0] > when, jnp.inf, 1.0)
+        grown = jnp.where(params["w"][0, 0] > bound, jnp.inf, 1.0)
         return x @ params["w"] * grown
 
     x = np.stack([np.ones(40), np.zeros(40)], 1).astype(np.float32)
@@ -200,57 +196,57 @@ def test_a_loss_that_is_not_finite_stops_the_fit(tmp_path):
     method = MAP(epochs=100, learning_rate=0.01, schedule="constant")
     options = {"chunk_steps": 5, "checkpoint": tmp_path / "c", "checkpoint_interval": 0.0}
     with pytest.raises(NonFiniteLossError) as error:
-        fit(bursting(0.3), method, key=jax.random.key(0), progress="silent", **options)
+        fit(overflowing(0.3), method, key=jax.random.key(0), progress="silent", **options)
     said = str(error.value)
-    # 0.01 a step: the bound is passed after some thirty.
+    # The weight grows by 0.01 per step and exceeds the bound after about thirty.
     assert "after step 3" in said
     assert "learning rate of 0.01" in said
     saved = read_checkpoint(tmp_path / "c")
     assert f"{tmp_path / 'c'} (step {saved.step})" in said
     assert all(np.isfinite(array).all() for array in saved.arrays.values())
     with pytest.raises(NonFiniteLossError, match=r"starting weights.*no checkpoint"):
-        fit(bursting(-1.0), method, key=jax.random.key(0), progress="silent")
+        fit(overflowing(-1.0), method, key=jax.random.key(0), progress="silent")
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: fit(p, "vi", key=jax.random.key(0)), "method must be one of VI, MAP"),
+        (lambda p: fit(p, "vi", key=jax.random.key(0)), "method must be one of VI, MAP"),  # pyright: ignore[reportArgumentType, reportCallIssue]
         (lambda p: fit(p.data, VI(), key=jax.random.key(0)), "must be an onebasin.Problem"),
-        (lambda p: fit(p, VI(), key=0), "must be a JAX random key"),
+        (lambda p: fit(p, VI(), key=0), "must be a JAX random key"),  # pyright: ignore[reportArgumentType, reportCallIssue]
         (lambda p: fit(p, VI(), key=jax.random.split(jax.random.key(0))), "one key"),
         (lambda p: fit(p, VI(), key=jax.random.key(0), runs=0), "runs must be at least 1"),
-        (lambda p: fit(p, VI(), key=jax.random.key(0), progress="loud"), "progress must be"),
+        (lambda p: fit(p, VI(), key=jax.random.key(0), progress="loud"), "progress must be"),  # pyright: ignore[reportArgumentType, reportCallIssue]
         (lambda p: fit(p, VI(), key=jax.random.key(0), resume=True), "give out= or checkpoint="),
         (lambda _: VI(epochs=0), "epochs of VI must be a whole number"),
         (lambda _: VI(initial_std=-1.0), "initial_std of VI must be a positive"),
-        (lambda _: VI(momentum=1.0), "momentum of VI must lie between"),
+        (lambda _: VI(momentum=1.0), "momentum of VI must be at least 0 and below 1"),
         (lambda _: HMC(leapfrog_steps=0), "leapfrog_steps of HMC"),
         (lambda _: HMC(step_size=float("nan")), "step_size of HMC"),
-        (lambda _: HMC(masses={"w": 0.0}), "mass of 'w' of HMC must be a positive number"),
-        (lambda _: HMC(masses={"w": 2.0}, adapt_mass=True), "leave out adapt_mass or masses"),
+        (lambda _: HMC(masses=(("w", 0.0),)), "mass of 'w' of HMC must be a positive number"),
+        (lambda _: HMC(masses=(("w", 2.0),), adapt_mass=True), "leave out adapt_mass or masses"),
         (
             lambda _: HMC(masses=(("w", 2.0), ("w", 3.0))),
             "masses of HMC must name every array once",
         ),
-        (lambda _: HMC(masses="w"), "masses of HMC must be pairs of a name and a number"),
-        (lambda _: HMC(masses=2.0), "masses of HMC must be pairs of a name and a number"),
-        (lambda _: HMC(masses=((2.0, "w"),)), "masses of HMC must be pairs of a name and a number"),
+        (lambda _: HMC(masses="w"), "masses of HMC must be pairs of a name and a number"),  # pyright: ignore[reportArgumentType]
+        (lambda _: HMC(masses=2.0), "masses of HMC must be pairs of a name and a number"),  # pyright: ignore[reportArgumentType]
+        (lambda _: HMC(masses=((2.0, "w"),)), "masses of HMC must be pairs of a name and a number"),  # pyright: ignore[reportArgumentType]
         (lambda _: Ensemble(members=0), "members of Ensemble"),
     ],
 )
-def test_wrong_arguments_are_named_before_any_compute(call, message):
+def test_wrong_arguments_are_refused_before_any_computation(call, message):
     with pytest.raises(ValueError, match=message):
         call(problem())
 
 
-def test_a_mass_of_no_array_is_refused_before_anything_is_overwritten(tmp_path):
+def test_a_mass_of_an_unknown_array_is_refused_before_files_are_overwritten(tmp_path):
     out = tmp_path / "q.st"
     for path in (out, out.with_name("q.st.checkpoint"), out.with_name("q.st.part")):
         path.write_text("an earlier fit")
-    method = HMC(masses={"hiden": 2.0})
-    with pytest.raises(ValueError, match=r"mass of 'hiden', which is no array .* hidden, out$"):
+    method = HMC(masses=(("hiden", 2.0),))
+    with pytest.raises(ValueError, match=r"mass of 'hiden', which is not an array .* hidden, out$"):
         fit(problem(), method, key=jax.random.key(0), out=out, overwrite=True)
     assert {path.read_text() for path in tmp_path.iterdir()} == {"an earlier fit"}
 
@@ -281,7 +277,7 @@ def test_progress_in_plain_lines_and_history(tmp_path, capsys):
     assert "40/40" in capsys.readouterr().err
 
 
-def test_progress_says_nothing_of_trajectories_when_none_has_ended():
+def test_progress_omits_transitions_when_none_has_ended():
     row = {"step": 3, "loss": [0.5, 0.7], "acceptance": [0.0, 0.0], "transitions": [0.0, 0.0]}
     assert figures_of(row) == "loss 0.6"
     ended = {**row, "acceptance": [0.9, 0.7], "transitions": [1.0, 1.0]}

@@ -1,4 +1,4 @@
-"""Variational and MAP fits against closed forms, and lanes against fits alone."""
+"""Variational and MAP fits against closed forms; members and runs against single fits."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,7 @@ import pytest
 
 from onebasin.inference.fitting import fit
 from onebasin.inference.methods import MAP, VI, Ensemble
+from onebasin.inference.minibatches import Minibatches
 from onebasin.inference.optimisers import direction, last_direction, schedule
 from onebasin.inference.vi import Variational, analytic_kl, elbo_gradient, learning_rates
 from onebasin.likelihoods import Gaussian
@@ -55,7 +56,7 @@ def test_vi_reaches_the_exact_mean_field_optimum(kl):
     q = fit(problem, method, key=jax.random.key(0), progress="silent").posterior
     # For a Gaussian target the optimum has its mean and the diagonal of its *precision*.
     std = 1 / np.sqrt(np.diag(precision))
-    # What is left is the gradient noise of the last steps: a few hundredths of a std.
+    # The remaining error is the gradient noise of the last steps: a few hundredths of a std.
     np.testing.assert_allclose(q.mean["w"], mean, atol=0.05 * std.min())
     np.testing.assert_allclose(q.std["w"], std, rtol=0.02)
 
@@ -89,7 +90,7 @@ def test_monte_carlo_and_analytic_kl_have_the_same_expected_gradient(samples):
 
     (value, exact), (mc_value, mc) = gradients("analytic"), gradients("monte-carlo")
     for one, other in ((exact, mc), (value[:, None], mc_value[:, None])):
-        # The same keys, so the differences are what has to vanish on average.
+        # The keys are the same, so the mean difference must vanish.
         difference = one - other
         error = difference.std(0) / np.sqrt(len(difference))
         assert (np.abs(difference.mean(0)) < 4.5 * error + 1e-12).all()
@@ -99,7 +100,7 @@ def test_monte_carlo_and_analytic_kl_have_the_same_expected_gradient(samples):
 @pytest.mark.parametrize("antithetic", [True, False])
 @pytest.mark.usefixtures("x64")
 def test_the_gradient_is_that_of_the_loss_it_reports(kl, antithetic):
-    # Differentiated by JAX, through θ and the KL, the report's own loss gives the same numbers.
+    # JAX's derivative of the reported loss, through θ and the KL, is the same.
     problem = classifier()
     mean = problem.init(jax.random.key(0))
     params = Variational(mean, jax.tree.map(lambda m: 0.1 * m - 1.0, mean))
@@ -150,7 +151,7 @@ def test_analytic_kl_is_that_of_gaussians():
 
 
 @pytest.mark.usefixtures("x64")
-def test_members_and_runs_equal_fits_alone():
+def test_members_and_runs_equal_single_fits():
     problem, key = classifier(), jax.random.key(5)
     options = {"epochs": 3, "batch_size": 20, "learning_rate": 0.05}
     together = fit(problem, Ensemble(members=2, **options), key=key, progress="silent").posterior
@@ -174,7 +175,7 @@ def test_members_and_runs_equal_fits_alone():
 
 
 @pytest.mark.fast
-def test_the_network_is_traced_once_however_many_chunks():
+def test_the_network_is_traced_once_for_all_chunks():
     traces = []
     plain = classifier()
 
@@ -185,7 +186,7 @@ def test_the_network_is_traced_once_however_many_chunks():
     problem = Problem(apply, plain.init, plain.data)
     for antithetic, shapes in ((False, [(20, 4)]), (True, [(10, 4), (10, 4)])):
         traces.clear()
-        # 21 steps: chunks of 4, and a last one of 1. Mirrored noise takes two calls.
+        # 21 steps: chunks of 4 and a last one of 1. Mirrored noise needs two calls.
         method = VI(epochs=7, batch_size=20, antithetic=antithetic)
         result = fit(problem, method, key=jax.random.key(0), chunk_steps=4, progress="silent")
         assert [row["step"] for row in result.history] == [4, 8, 12, 16, 20, 21]
@@ -193,7 +194,7 @@ def test_the_network_is_traced_once_however_many_chunks():
 
 
 def test_noise_is_fresh_at_every_step():
-    """A network that reports the weights it is given shows that no draw comes twice."""
+    """A network that records its weights shows that no draw occurs twice."""
     seen = []
 
     def apply(params, x):
@@ -218,15 +219,15 @@ def test_noise_is_fresh_at_every_step():
 def test_published_settings_are_reachable():
     # Learning rate 1e-7 on the summed ELBO of 60,000 examples is 0.006 on its mean.
     published = VI(optimiser="sgd", learning_rate=1e-7, learning_rate_on="sum", schedule="constant")
-    rate, std_rate = learning_rates(published, 1000, 120, 60_000)(jnp.int32(3))
+    rate, std_rate = learning_rates(published, Minibatches(60_000, 500))(jnp.asarray(3))
     np.testing.assert_allclose([rate, std_rate], [0.006, 0.006], rtol=1e-6)
 
 
 def test_schedules_start_high_end_low_and_warm_up():
     for name in ("cosine", "linear", "exponential"):
-        course = schedule(name, 100)
-        assert float(course(0)) == pytest.approx(1.0)
-        assert float(course(100)) < 0.02
+        factor = schedule(name, 100)
+        assert float(factor(0)) == pytest.approx(1.0)
+        assert float(factor(100)) < 0.02
     assert float(schedule("constant", 100)(99)) == pytest.approx(1.0)
     risen = schedule("cosine", 100, warmup_steps=10)
     assert float(risen(0)) == 0.0
@@ -250,7 +251,7 @@ def test_the_last_direction_can_be_read_off_the_state(name, momentum):
 
 
 def test_leftover_examples_are_not_always_the_same():
-    # 7 examples in batches of 3: one is left out per epoch, in turn.
+    # 7 examples in batches of 3: each epoch leaves one out.
     seen = []
 
     def apply(params, x):

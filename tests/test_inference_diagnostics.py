@@ -1,16 +1,11 @@
-"""R-hat and ESS against ArviZ where it is installed, and against closed forms."""
+"""R-hat and ESS against BlackJAX, against ArviZ if it is installed, and against closed forms."""
 
 import blackjax
 import jax
 import numpy as np
 import pytest
 
-from onebasin.inference.diagnostics import (
-    by_chain,
-    energy_fraction,
-    ess,
-    rhat,
-)
+from onebasin.inference.diagnostics import by_chain, energy_fraction, ess, rhat
 
 RNG = np.random.default_rng(3)
 
@@ -48,7 +43,7 @@ def test_same_as_arviz():
     for phi in (-0.3, 0.0, 0.7, 0.97):
         for draws in (autoregressive(phi, draws=400), autoregressive(phi, chains=2, draws=301)):
             assert rhat(draws) == pytest.approx(float(arviz.rhat(draws)), rel=1e-6)
-            # The rule for where to stop summing differs in its last term, which shows when the
+            # ArviZ truncates the sum by another rule for the last term, which matters when the
             # sum is long and the effective size small.
             assert ess(draws) == pytest.approx(float(arviz.ess(draws)), rel=3e-2)
 
@@ -72,9 +67,9 @@ def test_shapes_are_kept_and_too_few_draws_refused():
 def test_by_chain_and_energy():
     values = np.arange(6.0)
     np.testing.assert_array_equal(by_chain(values, [0, 1, 0, 1, 0, 1]), [[0, 2, 4], [1, 3, 5]])
-    with pytest.raises(ValueError, match="equally long"):
+    with pytest.raises(ValueError, match="chains of equal length"):
         by_chain(values, [0, 0, 0, 0, 1, 1])
-    # Independent energies: the mean square step is twice the variance.
+    # For independent energies the mean squared change is twice the variance.
     assert energy_fraction(RNG.normal(size=(1, 20_000)))[0] == pytest.approx(2.0, rel=0.05)
 
 
@@ -82,5 +77,5 @@ def test_chains_that_agree_and_chains_that_do_not():
     same = RNG.normal(size=(2, 200, 3))
     assert rhat(same).max() < 1.03
     assert ess(same).min() > 200
-    # A permuted chain predicts the same and disagrees on every weight.
+    # Chains that differ by a shift of every quantity disagree on all of them.
     assert rhat(same + 5.0 * np.arange(2)[:, None, None]).min() > 1.5

@@ -1,4 +1,6 @@
-"""HMC and NUTS against exact posteriors, BlackJAX's own kernel, and themselves in chunks."""
+"""HMC and NUTS against exact posteriors and BlackJAX's kernels."""
+
+from typing import Any
 
 import blackjax
 import jax
@@ -36,7 +38,7 @@ def conjugate():
 
 
 def logistic():
-    """Two weights and few, separable-ish data: a skewed posterior, and its moments on a grid."""
+    """Two weights and six examples: a skewed posterior, with moments from a grid."""
     x = np.array([[1.0, 0.2], [0.5, -1.0], [-0.3, 1.4], [2.0, 0.1], [-1.0, -0.4], [0.1, 0.9]])
     y = np.array([1, 1, 0, 1, 0, 0])
     problem = Problem(
@@ -56,7 +58,7 @@ def logistic():
 
 
 def check_moments(posterior, mean, covariance):
-    """Mean and covariance within 4.5 Monte Carlo errors, by the draws' own effective sizes."""
+    """Mean and covariance are within 4.5 Monte Carlo standard errors."""
     draws = by_chain(np.asarray(posterior.draws["w"]), posterior.chain)
     flat = draws.reshape(-1, draws.shape[-1])
     sizes = np.minimum(ess(draws), len(flat))
@@ -88,7 +90,7 @@ def test_samplers_match_exact_moments(target, method):
     assert stats["divergences"].sum() == 0
     assert stats["energy"].shape == (2, method.draws)
     assert (stats["energy_fraction"] > 0.5).all()
-    # Dual averaging aims at 0.8; its settled step size is known to land somewhat above.
+    # Dual averaging aims at 0.8; its final step size usually gives somewhat more.
     assert ((stats["acceptance"] > 0.7) & (stats["acceptance"] < 0.98)).all()
 
 
@@ -103,7 +105,7 @@ def test_a_transition_is_that_of_blackjax(mass):
         step_size=0.4,
         jitter=0.0,
         adapt_step_size=False,
-        masses={"w": mass},
+        masses=(("w", mass),),
         chains=1,
     )
     key = jax.random.key(9)
@@ -121,7 +123,7 @@ def test_a_transition_is_that_of_blackjax(mass):
         accepted.append(float(info.acceptance_rate))
         np.testing.assert_allclose(ours.posterior.draw(n)["w"], state.position["w"], rtol=1e-9)
     np.testing.assert_allclose(ours.stats["acceptance"], np.mean(accepted), rtol=1e-9)
-    assert min(accepted) < 0.95  # else the acceptance is not tested
+    assert min(accepted) < 0.95  # otherwise the acceptance would not be tested
 
 
 @pytest.mark.parametrize("size", [100, 40, 7])
@@ -154,7 +156,7 @@ def test_memory_does_not_grow_with_the_data():
     assert temporaries(4000) < 1.1 * temporaries(400)
 
 
-def test_draws_on_disk_are_the_draws_thinned(tmp_path):
+def test_draws_on_disk_are_thinned(tmp_path):
     problem, _, _ = conjugate()
     thin = 3
     method = HMC(draws=8, warmup=5, leapfrog_steps=4, thin=thin, chains=2, step_size=0.02)
@@ -165,10 +167,10 @@ def test_draws_on_disk_are_the_draws_thinned(tmp_path):
     loaded = load(out)
     np.testing.assert_array_equal(loaded.chain, np.repeat([0, 1], 8))
     np.testing.assert_array_equal(result.posterior.draws["w"], loaded.draws["w"])
-    # The same as if the draws had been saved at the end.
+    # They equal draws that are saved at the end,
     again = load(save(tmp_path / "again.safetensors", result.posterior))
     np.testing.assert_array_equal(again.draws["w"], loaded.draws["w"])
-    # And every third of those a fit in memory without thinning has.
+    # and every third draw of a fit without thinning.
     every = fit(
         problem,
         HMC(draws=8 * thin, warmup=5, leapfrog_steps=4, chains=2, step_size=0.02),
@@ -180,8 +182,8 @@ def test_draws_on_disk_are_the_draws_thinned(tmp_path):
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_heavy_array_lets_steps_be_longer():
-    """Two weights of deviations 0.02 and 1: by a mass of 2,500 both have one frequency."""
+def test_a_heavy_array_allows_longer_steps():
+    """Weights with stds 0.02 and 1 have the same frequency if the first has a mass of 2,500."""
     scales = {"narrow": 0.02, "wide": 1.0}
     problem = Problem(
         apply=lambda p, x: x * jnp.concatenate([p["narrow"], p["wide"]]),
@@ -190,20 +192,26 @@ def test_a_heavy_array_lets_steps_be_longer():
         likelihood="gaussian",
         prior_variance=1e6,
     )
-    one = {"draws": 1000, "warmup": 20, "leapfrog_steps": 7, "step_size": 0.2, "chains": 2}
-    settings = {**one, "adapt_step_size": False}
-    heavy = HMC(**settings, masses={"narrow": 2500.0})
+    settings: dict[str, Any] = {
+        "draws": 1000,
+        "warmup": 20,
+        "leapfrog_steps": 7,
+        "step_size": 0.2,
+        "chains": 2,
+        "adapt_step_size": False,
+    }
+    heavy = HMC(**settings, masses=(("narrow", 2500.0),))
     result = fit(problem, heavy, key=jax.random.key(3), progress="silent")
     assert (result.stats["acceptance"] > 0.95).all()
     for name, scale in scales.items():
-        # 2,000 draws that hardly depend on each other know a deviation to 1.6 %.
+        # 2,000 almost independent draws determine a std to 1.6 %.
         np.testing.assert_allclose(np.std(result.posterior.draws[name]), scale, rtol=0.07)
     unit = fit(problem, HMC(**settings), key=jax.random.key(3), progress="silent")
     assert (unit.stats["acceptance"] < 0.01).all()
 
 
 @pytest.mark.parametrize("kind", [HMC, NUTS])
-def test_a_given_step_size_is_grown_into(kind):
+def test_a_given_step_size_is_reached_gradually(kind):
     warmup = build_warmup(kind(warmup=6, step_size=0.3, adapt_step_size=False, adapt_mass=False))
     tuning = warmup.init(jnp.ones(2))
     sizes = [float(tuning.step_size)]
@@ -216,15 +224,21 @@ def test_a_given_step_size_is_grown_into(kind):
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_chain_leaves_a_start_that_is_too_stiff_for_its_steps():
-    """Logits are cubes: at 6 they bend 36 times as much as at 1, and steps of 0.4 do not hold."""
+def test_a_chain_leaves_a_stiff_start():
+    """Outputs are cubes of the weight: steps of 0.4 are unstable at 6 and stable near the mode."""
     problem = Problem(
         apply=lambda p, x: x * p["w"] ** 3,
         init=lambda _: {"w": jnp.full(1, 6.0)},
         data=(np.ones((4, 1)), np.zeros((4, 1))),
         likelihood=Gaussian(20.0),
     )
-    settings = {"draws": 20, "leapfrog_steps": 8, "step_size": 0.4, "chains": 2, "jitter": 0.0}
+    settings: dict[str, Any] = {
+        "draws": 20,
+        "leapfrog_steps": 8,
+        "step_size": 0.4,
+        "chains": 2,
+        "jitter": 0.0,
+    }
     stuck = HMC(**settings, warmup=0, adapt_step_size=False)
     grown = HMC(**settings, warmup=20, adapt_step_size=False)
     first, second = (
@@ -237,7 +251,7 @@ def test_a_chain_leaves_a_start_that_is_too_stiff_for_its_steps():
 
 def test_masses_are_in_the_order_of_the_weights():
     shapes = {"b": jnp.zeros((2, 2)), "a": {"c": jnp.zeros(3), "d": jnp.zeros(())}}
-    method = HMC(masses={"b": 4.0, "a/d": 2.0})
+    method = HMC(masses=(("b", 4.0), ("a/d", 2.0)))
     per_weight = {"b": jnp.full((2, 2), 0.25), "a": {"c": jnp.ones(3), "d": jnp.asarray(0.5)}}
     expected = ravel_pytree(per_weight)[0]
     np.testing.assert_array_equal(inverse_masses(method, shapes), expected)

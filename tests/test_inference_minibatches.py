@@ -1,4 +1,4 @@
-"""The random order of the examples: a permutation, and a fair one."""
+"""The random order of the examples is a uniform permutation."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def test_every_example_once(count):
         np.testing.assert_array_equal(np.sort(order), np.arange(count))
 
 
-def test_every_example_is_as_likely_anywhere():
+def test_every_example_is_equally_likely_at_every_place():
     found = orders(100, 20_000)
     for place in (0, 1, 37, 99):
         counts = np.bincount(found[:, place], minlength=100)
@@ -35,16 +35,16 @@ def test_neighbours_in_the_data_are_not_neighbours_in_the_order():
     found = orders(1000, 2000)
     where = np.argsort(found, axis=1)
     gap = np.abs(where[:, 0] - where[:, 1])
-    # The distance of two random places of 1000 is 1 to 999 with probability ∝ 1000 − d.
+    # The distance of two random places among 1000 is d with probability ∝ 1000 − d.
     expected = 2 * (1000 - np.arange(1, 1000)) / (1000 * 999) * len(gap)
     counts = np.bincount(gap, minlength=1000)[1:]
     tens = lambda v: np.add.reduceat(v, np.arange(0, 999, 50))
     assert stats.chisquare(tens(counts), tens(expected)).pvalue > 1e-4
-    # And the order of one epoch says nothing about that of the next.
+    # The orders of consecutive epochs are uncorrelated.
     correlation = [np.corrcoef(a, b)[0, 1] for a, b in itertools.pairwise(found)]
     assert abs(np.mean(correlation)) < 4.5 / np.sqrt(1000 * len(correlation))
     assert np.std(correlation) == pytest.approx(1 / np.sqrt(1000), rel=0.1)
-    # Within an epoch: places and examples are uncorrelated, also at stride 2 and in blocks.
+    # Within an epoch neighbours are uncorrelated, and so are the parities of place and example.
     ramp = np.arange(1000)
     lag = [np.corrcoef(order[:-1], order[1:])[0, 1] for order in found]
     assert abs(np.mean(lag) + 1 / 1000) < 4.5 / np.sqrt(1000 * len(lag))

@@ -1,4 +1,4 @@
-"""Fitting posteriors: one loop, and methods as plain values.
+"""Fitting posteriors: methods as plain values, and one loop that runs them.
 
-Nothing is imported here, so that the command line can describe `methods` without loading JAX.
+Nothing is imported here, so that the command line can read `methods` without loading JAX.
 """

@@ -1,7 +1,7 @@
-"""Checkpoints: the state of every lane and all a repetition needs, in one file.
+"""Checkpoints: the states of all replicas and the settings of the fit, in one file.
 
-One safetensors file, arrays by key path and JSON in its header, that appears whole or not at
-all: whatever moment a process is killed at, the file is the last complete checkpoint.
+A checkpoint is a safetensors file with arrays by key path and JSON in its header. It is replaced
+atomically: at whatever moment a process is killed, the file is the last complete checkpoint.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ VERSION = "1"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read, or that belongs to another fit."""
+    """A checkpoint cannot be read, or belongs to another fit."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`states` has a leading axis of lanes; `records` are arrays that grow with the steps."""
+    """The content of a checkpoint file."""
 
     step: int
     config: dict[str, Any]
@@ -33,24 +33,23 @@ class Checkpoint:
     arrays: dict[str, np.ndarray]
 
     def states(self, like: PyTree) -> PyTree:
-        """The states in the containers of `like`."""
+        """The states, with a leading axis of replicas, in the containers of `like`."""
         arrays = self._under("state/")
-        difference = first_difference(
-            shapes_by_path(like), {name: a.shape for name, a in arrays.items()}
-        )
+        shapes = {name: array.shape for name, array in arrays.items()}
+        difference = first_difference(shapes_by_path(like), shapes)
         if difference:
-            raise CheckpointError(f"the checkpoint does not fit this fit: {difference}")
+            raise CheckpointError(
+                f"the checkpoint does not match this fit: {difference}; overwrite it to start again"
+            )
         return with_leaves(like, arrays)
 
     def records(self) -> dict[str, np.ndarray]:
+        """The arrays that grow with the draws."""
         return self._under("record/")
 
     def _under(self, prefix: str) -> dict[str, np.ndarray]:
-        return {
-            name.removeprefix(prefix): array
-            for name, array in self.arrays.items()
-            if name.startswith(prefix)
-        }
+        found = {name: array for name, array in self.arrays.items() if name.startswith(prefix)}
+        return {name.removeprefix(prefix): array for name, array in found.items()}
 
 
 def write_checkpoint(
@@ -76,7 +75,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{error}; delete the checkpoint and start again") from None
     if header.metadata.get("format") != FORMAT or header.metadata.get("version") != VERSION:
         raise CheckpointError(
-            f"{path} is not a checkpoint this OneBasin reads; give another path, or delete it"
+            f"{path} is not a checkpoint that this OneBasin reads; give another path or delete it"
         )
     body = header.json("body")
     return Checkpoint(body["step"], body["config"], body["history"], arrays)
@@ -90,10 +89,10 @@ def settings_of(path: Path) -> dict[str, Any]:
 def check_same_fit(
     saved: dict[str, Any], config: dict[str, Any], where: str, *, longer: bool = False
 ) -> None:
-    """Refuse to continue another fit; the message names the first setting that differs.
+    """Raise if the settings differ; the message names the first one that does.
 
-    With `longer` chains may be asked for more draws than before: how many there will be does not
-    enter a chain.
+    With `longer`, chains may be asked for more draws than before: a chain does not depend on their
+    total number.
     """
     before, now = saved.get("method", {}), config["method"]
     if longer and before.get("draws", 0) < now.get("draws", 0):

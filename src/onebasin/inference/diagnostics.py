@@ -1,46 +1,57 @@
-"""Have the chains converged? Rank-normalised split R-hat and bulk ESS (Vehtari et al. 2021).
+"""Convergence of chains: rank-normalised split R-hat and bulk ESS (Vehtari et al. 2021).
 
-On the weights of a network these mean nothing until the chains are aligned, because every chain
-may sit in another of n! equivalent places; on predictions they always do.
+For the weights of a network they are meaningful only after alignment, because every chain may be
+near another of n! equivalent modes; for predictions they always are.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
+from onebasin.data.examples import HasExamples
 from onebasin.posterior import Samples
 from onebasin.problem import Problem
+from onebasin.trees import PyTree, take_entry
 
 PREDICTION_INPUTS = 32
 DRAWS_AT_ONCE = 256
 FEWEST_DRAWS = 4  # per chain, below which the statistics are not defined
 
 
-def rhat(draws: Any) -> np.ndarray:
+@runtime_checkable
+class HasTest(Protocol):
+    """Data with a test split, such as a `Dataset`."""
+
+    @property
+    def test(self) -> HasExamples: ...
+
+
+def rhat(draws: ArrayLike) -> np.ndarray:
     """Split R-hat of every quantity in `draws` [chains, draws, ...]; 1 when chains agree.
 
-    The larger of two: of the rank-normalised draws (location) and of their distances from the
-    median (scale).
+    The larger of two values: that of the rank-normalised draws (location) and that of their
+    distances from the median (scale).
     """
     halves, shape = _halves(draws)
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
-    values = np.maximum(_plain_rhat(_normal_scores(halves)), _plain_rhat(_normal_scores(folded)))
+    values = np.maximum(_basic_rhat(_normal_scores(halves)), _basic_rhat(_normal_scores(folded)))
     return values.reshape(shape)
 
 
-def ess(draws: Any) -> np.ndarray:
+def ess(draws: ArrayLike) -> np.ndarray:
     """Bulk effective sample size of every quantity in `draws` [chains, draws, ...]."""
     halves, shape = _halves(draws)
-    return _plain_ess(_normal_scores(halves)).reshape(shape)
+    return _basic_ess(_normal_scores(halves)).reshape(shape)
 
 
-def _halves(draws: Any) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Each chain cut into two, [2 chains, draws/2, quantities], and the quantities' shape."""
+def _halves(draws: ArrayLike) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Each chain cut in two, [2 chains, draws/2, quantities], and the shape of the quantities."""
     draws = np.asarray(draws, np.float64)
     if draws.ndim < 2 or draws.shape[1] < FEWEST_DRAWS:
         raise ValueError(
@@ -53,14 +64,14 @@ def _halves(draws: Any) -> tuple[np.ndarray, tuple[int, ...]]:
 
 
 def _normal_scores(draws: np.ndarray) -> np.ndarray:
-    """Φ⁻¹((rank − 3/8)/(n + 1/4)) over all chains together."""
+    """Φ⁻¹((rank − 3/8)/(n + 1/4)), with ranks over all chains together."""
     flat = draws.reshape(-1, draws.shape[-1])
     ranks = rankdata(flat, axis=0)
     return ndtri((ranks - 0.375) / (len(flat) + 0.25)).reshape(draws.shape)
 
 
-def _plain_rhat(draws: np.ndarray) -> np.ndarray:
-    """√((n−1)/n + B/(nW)): variance between chains against variance within."""
+def _basic_rhat(draws: np.ndarray) -> np.ndarray:
+    """√((n−1)/n + B/(nW)): variance between chains relative to the variance within."""
     length = draws.shape[1]
     within = draws.var(1, ddof=1).mean(0)
     between = draws.mean(1).var(0, ddof=1)
@@ -68,9 +79,11 @@ def _plain_rhat(draws: np.ndarray) -> np.ndarray:
         return np.sqrt((length - 1) / length + between / within)
 
 
-def _plain_ess(draws: np.ndarray) -> np.ndarray:
-    """n/τ, the autocorrelation time τ = −1 + 2 Σ P_t summed while P_t = ρ_2t + ρ_2t+1 is positive
-    and made monotone (Geyer)."""
+def _basic_ess(draws: np.ndarray) -> np.ndarray:
+    """n/τ with the autocorrelation time τ = −1 + 2 Σ P_t, P_t = ρ_2t + ρ_2t+1.
+
+    The sum ends at the first P_t that is not positive, and P_t is made monotone (Geyer).
+    """
     chains, length, _ = draws.shape
     centred = draws - draws.mean(1, keepdims=True)
     spectrum = np.fft.rfft(centred, n=2 * length, axis=1)
@@ -83,51 +96,52 @@ def _plain_ess(draws: np.ndarray) -> np.ndarray:
     pairs = correlation[: length // 2 * 2].reshape(length // 2, 2, -1).sum(1)
     positive = np.logical_and.accumulate(pairs > 0, axis=0)
     monotone = np.minimum.accumulate(np.where(positive, pairs, np.inf), axis=0)
-    # Half of the first pair that is left out, if its even part is positive, lowers the bias.
+    # The even term of the first omitted pair, if it is positive, reduces the bias.
     last = np.minimum(positive.sum(0), len(pairs) - 1)
     next_even = np.take_along_axis(correlation[0::2], last[None], axis=0)[0]
     time = -1 + 2 * np.where(positive, monotone, 0).sum(0) + np.maximum(next_even, 0)
-    draws_in_all = chains * length
-    return draws_in_all / np.maximum(time, 1 / np.log10(draws_in_all))
+    total_draws = chains * length
+    return total_draws / np.maximum(time, 1 / np.log10(total_draws))
 
 
-def predictions(problem: Problem, samples: Samples, x: Any) -> np.ndarray:
-    """Outputs of every draw, [chains, draws, ...]; class probabilities for a classifier.
+def predictions(problem: Problem, samples: Samples, x: ArrayLike) -> np.ndarray:
+    """The outputs of every draw, [chains, draws, ...]; class probabilities for a classifier.
 
-    The last class is left out: it follows from the others.
+    The last class is omitted: it follows from the others.
     """
-    x = jnp.asarray(x)
+    inputs = jnp.asarray(x)
 
-    def outputs(params: Any) -> jax.Array:
-        out = problem.apply(params, x)
+    def outputs(params: PyTree) -> jax.Array:
+        out = problem.apply(params, inputs)
         return jax.nn.softmax(out)[:, :-1] if problem.log_likelihood.classifies else out
 
-    together = jax.jit(lambda draws: jax.lax.map(outputs, draws))
-    # A stretch of draws at a time: the posterior may be larger than memory.
-    stretches = range(0, samples.num_draws, DRAWS_AT_ONCE)
-    cut = lambda start: jax.tree.map(lambda d: d[start : start + DRAWS_AT_ONCE], samples.draws)
-    values = [np.asarray(together(cut(start))) for start in stretches]
+    of_draws = jax.jit(lambda draws: jax.lax.map(outputs, draws))
+    # Some draws at a time: the posterior may be larger than memory.
+    values = [
+        np.asarray(of_draws(take_entry(samples.draws, slice(start, start + DRAWS_AT_ONCE))))
+        for start in range(0, samples.num_draws, DRAWS_AT_ONCE)
+    ]
     return by_chain(np.concatenate(values), samples.chain)
 
 
-def by_chain(values: np.ndarray, chain: Any) -> np.ndarray:
+def by_chain(values: np.ndarray, chain: ArrayLike) -> np.ndarray:
     """[draws, ...] → [chains, draws per chain, ...]."""
     chain = np.asarray(chain)
     names, counts = np.unique(chain, return_counts=True)
     if len(set(counts)) != 1:
-        raise ValueError(f"the chains have {counts.tolist()} draws; they must be equally long")
+        raise ValueError(f"the chains have {counts.tolist()} draws; give chains of equal length")
     return np.stack([values[chain == name] for name in names])
 
 
 def energy_fraction(energy: np.ndarray) -> np.ndarray:
-    """E-BFMI per chain: how far the energy moves per transition, against its spread.
+    """E-BFMI per chain: Σ (E_n − E_n−1)² / Σ (E_n − mean E)².
 
-    Below about 0.3 the momentum refreshes too little of the energy for the tails to be reached.
+    Below about 0.3 the momentum changes the energy too little for the chain to reach the tails.
     """
     energy = np.asarray(energy, np.float64)
-    spread = ((energy - energy.mean(-1, keepdims=True)) ** 2).sum(-1)
-    moved = (np.diff(energy, axis=-1) ** 2).sum(-1)
-    return moved / np.where(spread > 0, spread, np.nan)
+    squares = ((energy - energy.mean(-1, keepdims=True)) ** 2).sum(-1)
+    changes = (np.diff(energy, axis=-1) ** 2).sum(-1)
+    return changes / np.where(squares > 0, squares, np.nan)
 
 
 def chain_statistics(
@@ -145,9 +159,8 @@ def chain_statistics(
     if records["energy"].shape[1] < FEWEST_DRAWS:
         return stats
     stats["energy_fraction"] = energy_fraction(records["energy"])
-    test = getattr(problem.data, "test", None)
-    x = (problem.x if test is None else np.asarray(test.x))[:PREDICTION_INPUTS]
-    values = predictions(problem, samples, x)
+    x = np.asarray(problem.data.test.x) if isinstance(problem.data, HasTest) else problem.x
+    values = predictions(problem, samples, x[:PREDICTION_INPUTS])
     r, n = rhat(values), ess(values)
     stats |= {
         "rhat_predictions_max": _over_defined(np.max, r),
@@ -159,6 +172,6 @@ def chain_statistics(
 
 
 def _over_defined(function: Callable[[np.ndarray], Any], values: np.ndarray) -> float:
-    """Over what is not NaN; NaN if nothing is, as for chains that never left one place."""
+    """A statistic of the values that are not NaN; NaN if all are, as for constant chains."""
     defined = values[~np.isnan(values)]
     return float(function(defined)) if defined.size else float("nan")

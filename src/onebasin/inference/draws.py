@@ -1,9 +1,9 @@
-"""Draws on their way to disk.
+"""Draws written to disk while chains run.
 
-The number of draws is known from the start, so a posterior file of `Samples` can be laid out at
-once, with its header, and filled draw by draw through a memory map. It is called `….part` until
-it is whole. Chain c's k-th draw has its place c·K + k whatever the order they come in, so
-filling a stretch again after a crash does no harm. A file of fewer draws per chain can grow.
+The number of draws is known in advance, so a posterior file of `Samples` is laid out at once, with
+its header, and filled through a memory map. It is named `….part` until it is complete. Draw k of
+chain c has the index c·K + k, whatever the order of writing, so writing draws again after a crash
+does no harm. A file can be extended to more draws per chain.
 """
 
 import os
@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from onebasin.inference.artefacts import Files
 from onebasin.inference.checkpoint import Checkpoint, CheckpointError, settings_of
+from onebasin.inference.files import Files
 from onebasin.inference.program import DrawPlan
 from onebasin.posterior import Samples
 from onebasin.posterior.files import describe_samples, header_text
 from onebasin.tensor_files import GrowingFile
 from onebasin.trees import PyTree, leaves_by_path, with_leaves
 
-# Room in the header for what is only known at the end.
+# Bytes reserved in the header for the provenance, which is known only at the end.
 PROVENANCE_ROOM = 65536
 
 
 class DrawStore:
-    """Places for the draws of one run: in memory, or in a file that grows into a posterior."""
+    """The draws of one run, in memory or in a file that becomes the posterior."""
 
     def __init__(self, shapes: PyTree, chains: int, per_chain: int, path: Path | None) -> None:
         self.shapes, self.chains, self.per_chain, self.path = shapes, chains, per_chain, path
@@ -45,14 +45,14 @@ class DrawStore:
             self.arrays = self.file.maps()
         self.arrays["chain"][:] = np.repeat(np.arange(chains, dtype=np.int32), per_chain)
 
-    def _header(self, network: Any, provenance: dict[str, Any]) -> dict[str, str]:
+    def _header(self, network: dict[str, Any] | None, provenance: dict[str, Any]) -> dict[str, str]:
         return header_text(describe_samples(self.shapes), network, provenance)
 
     def put(self, chain: int, first: int, draws: PyTree) -> None:
-        """Fill the places of one chain's draws number `first` and on; leaves [count, ...]."""
+        """Write draws `first`, `first` + 1, … of one chain; leaves are [count, ...]."""
+        start = chain * self.per_chain + first
         for name, leaf in leaves_by_path(draws).items():
-            place = chain * self.per_chain + first
-            self.arrays[f"draws/{name}"][place : place + len(leaf)] = leaf
+            self.arrays[f"draws/{name}"][start : start + len(leaf)] = leaf
 
     def flush(self) -> None:
         for array in self.arrays.values():
@@ -64,16 +64,16 @@ class DrawStore:
         named = {n: np.asarray(self.arrays[f"draws/{n}"]) for n in leaves_by_path(self.shapes)}
         return Samples(with_leaves(self.shapes, named), np.asarray(self.arrays["chain"]))
 
-    def become(self, out: Path, network: Any, provenance: dict[str, Any]) -> None:
-        """The draws are complete: write the final header and take the final name."""
+    def become(self, out: Path, network: dict[str, Any] | None, provenance: dict[str, Any]) -> None:
+        """Write the final header and rename the complete file."""
         assert self.file is not None
         self.flush()
         self.file.write_header(self._header(network, provenance))
         os.replace(self.file.path, out)
         self.path = out
 
-    def forget(self) -> None:
-        """Drop the file; on POSIX systems what is mapped stays readable."""
+    def delete_file(self) -> None:
+        """Remove the file; on POSIX systems the mapped draws stay readable."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
@@ -81,24 +81,26 @@ class DrawStore:
 def open_stores(
     files: Files, shapes: PyTree, chains: int, plan: DrawPlan, saved: Checkpoint | None
 ) -> list[DrawStore]:
-    """A store for each run; on resuming, with the draws that the checkpoint speaks of."""
+    """One store per run; on resuming, with the draws up to the checkpoint."""
     stores = []
     for run in range(files.runs or 1):
         path = files.draws(run)
         if path is not None and saved is None:
-            path.unlink(missing_ok=True)  # worth nothing without a checkpoint
+            path.unlink(missing_ok=True)  # useless without a checkpoint
         elif path is not None and saved is not None:
-            _find(path, files, run, saved)
+            _recover(path, files, run, saved)
             before = saved.config["method"]["draws"]
-            if before < plan.per_lane:
-                grow_file(path, shapes, chains, before, plan.per_lane)
-        stores.append(DrawStore(shapes, chains, plan.per_lane, path))
+            if before < plan.per_replica:
+                grow_file(path, shapes, chains, before, plan.per_replica)
+        stores.append(DrawStore(shapes, chains, plan.per_replica, path))
     return stores
 
 
-def _find(path: Path, files: Files, run: int, saved: Checkpoint) -> None:
-    """The draws of a run, gathering still or under their final name: a fit of several runs may have
-    been killed when some of their files were whole."""
+def _recover(path: Path, files: Files, run: int, saved: Checkpoint) -> None:
+    """Make sure that `path` has the draws of a run.
+
+    The process may have been killed when the files of some runs already had their final names.
+    """
     if path.exists():
         return
     outs = files.outs()
@@ -106,21 +108,21 @@ def _find(path: Path, files: Files, run: int, saved: Checkpoint) -> None:
         os.replace(outs[run], path)
         return
     raise CheckpointError(
-        f"the draws that {files.checkpoint} goes on from are gone ({path}); "
-        "overwrite it to start again"
+        f"{path}, with the draws up to {files.checkpoint}, is missing; "
+        "overwrite the checkpoint to start again"
     )
 
 
 def grow_file(path: Path, shapes: PyTree, chains: int, before: int, after: int) -> None:
-    """Lay out anew, for more draws per chain, a file that was gathering `before` of each.
+    """Extend a file of `before` draws per chain to `after`.
 
-    The larger file appears by one rename; where that has happened already, nothing is left to do.
+    The larger file replaces the smaller one atomically; nothing happens if it has done so already.
     """
-    fresh = path.with_name(f".{path.stem}.grown.part")  # a name that `Files.sweep` knows
+    fresh = path.with_name(f".{path.stem}.grown.part")  # `Files.remove_partial_writes` knows it
     fresh.unlink(missing_ok=True)
     larger = DrawStore(shapes, chains, after, fresh)
     if path.stat().st_size == fresh.stat().st_size:
-        larger.forget()
+        larger.delete_file()
         return
     smaller = DrawStore(shapes, chains, before, path)
     for name, leaf in leaves_by_path(shapes).items():

@@ -1,16 +1,16 @@
-"""`fit`: the one loop that runs every method."""
+"""`fit`: one loop that runs every method."""
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, Generic, NoReturn, Required, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from onebasin.inference import hmc, map_estimate, nuts, vi
-from onebasin.inference.artefacts import Files
 from onebasin.inference.checkpoint import (
     Checkpoint,
     check_same_fit,
@@ -20,20 +20,21 @@ from onebasin.inference.checkpoint import (
 )
 from onebasin.inference.diagnostics import chain_statistics
 from onebasin.inference.draws import open_stores
+from onebasin.inference.files import Files
 from onebasin.inference.history import HistoryFile, figures_of
-from onebasin.inference.lanes import Lanes
 from onebasin.inference.loop import ChunkReport, CompiledLoop, compile_loop, default_chunk
-from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method, to_config
+from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method, SampleMethod, to_config
 from onebasin.inference.program import Program
+from onebasin.inference.replicas import Replicas
 from onebasin.inference.signals import FitInterrupted, StopRequest
 from onebasin.keys import check_key
-from onebasin.posterior import load, read_header, save
+from onebasin.posterior import MeanField, PosteriorT, Samples, load, read_header, save
 from onebasin.problem import Problem
 from onebasin.progress import Progress, Reporter, check_progress, reporting
 from onebasin.tensor_files import Pathlike, finite
-from onebasin.trees import PyTree, num_parameters
+from onebasin.trees import take_entry
 
-BUILDERS: dict[type, Any] = {
+BUILDERS: dict[type[Method], Callable[[Problem, Any], Program]] = {
     VI: vi.build,
     MAP: map_estimate.build,
     Ensemble: map_estimate.build,
@@ -43,28 +44,48 @@ BUILDERS: dict[type, Any] = {
 
 
 class NonFiniteLossError(ValueError):
-    """A fit that left the numbers; the message has the step, the likely cause, what is saved."""
+    """The loss of a fit is not finite; the message names the step, the likely cause and what is
+    saved."""
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """A fitted posterior and how it came about.
+@dataclass(frozen=True, repr=False)
+class FitResult(Generic[PosteriorT]):
+    """The result of `fit`.
 
-    `history` has a row per chunk; `stats` has durations, memory and, for chains, acceptance,
-    divergences, energy, R-hat and ESS.
+    Attributes:
+      posterior: a `MeanField` (`VI`) or `Samples` (all other methods).
+      history: one row per chunk of steps.
+      stats: durations, memory and, for chains, acceptance, divergences, energy, R-hat and ESS.
+      problem: what was fitted.
+      method: how.
+      path: the file of the posterior, if one was written.
+
+    >>> import jax, onebasin as ob
+    >>> data = ob.load_dataset("digits", limit=100)
+    >>> problem = ob.Problem.from_network(ob.networks.MLP(widths=(8,)), data)
+    >>> result = ob.fit(problem, ob.MAP(epochs=2), key=jax.random.key(0), progress="silent")
+    >>> result
+    FitResult(MAP, Samples(610 parameters, 1 draws))
+    >>> result.stats["steps"]
+    2
     """
 
-    posterior: Any
-    history: list[dict[str, Any]] = field(repr=False)
-    stats: dict[str, Any] = field(repr=False)
-    problem: Problem = field(repr=False)
+    posterior: PosteriorT
+    history: list[dict[str, Any]]
+    stats: dict[str, Any]
+    problem: Problem
     method: Method
     path: Path | None = None
+
+    def __repr__(self) -> str:
+        where = "" if self.path is None else f", {str(self.path)!r}"
+        return f"FitResult({type(self.method).__name__}, {self.posterior!r}{where})"
 
 
 class FitOptions(TypedDict, total=False):
     """The options of `fit` that do not change the type of its result."""
 
+    key: Required[jax.Array]
     out: Pathlike | None
     checkpoint: Pathlike | None
     checkpoint_interval: float
@@ -77,22 +98,20 @@ class FitOptions(TypedDict, total=False):
 
 @overload
 def fit(
-    problem: Problem,
-    method: Method,
-    *,
-    key: jax.Array,
-    runs: None = None,
-    **options: Unpack[FitOptions],
-) -> FitResult: ...
+    problem: Problem, method: VI, *, runs: None = None, **options: Unpack[FitOptions]
+) -> FitResult[MeanField]: ...
 @overload
 def fit(
-    problem: Problem,
-    method: Method,
-    *,
-    key: jax.Array,
-    runs: int,
-    **options: Unpack[FitOptions],
-) -> list[FitResult]: ...
+    problem: Problem, method: VI, *, runs: int, **options: Unpack[FitOptions]
+) -> list[FitResult[MeanField]]: ...
+@overload
+def fit(
+    problem: Problem, method: SampleMethod, *, runs: None = None, **options: Unpack[FitOptions]
+) -> FitResult[Samples]: ...
+@overload
+def fit(
+    problem: Problem, method: SampleMethod, *, runs: int, **options: Unpack[FitOptions]
+) -> list[FitResult[Samples]]: ...
 def fit(
     problem: Problem,
     method: Method,
@@ -107,25 +126,38 @@ def fit(
     progress: Progress = "auto",
     history: Pathlike | None = None,
     chunk_steps: int | None = None,
-) -> FitResult | list[FitResult]:
+) -> FitResult[Any] | list[FitResult[Any]]:
     """Fit a posterior: a `FitResult`, or a list of them with `runs`.
 
     Args:
       problem: what to fit.
       method: how: `VI`, `MAP`, `Ensemble`, `HMC` or `NUTS`.
-      key: all randomness of the fit follows from it.
-      runs: so many independent fits in one program; a list of results. Run r is what
-        `key=jax.random.fold_in(key, r)` gives alone.
-      out: write the posterior here (`name-0`, `name-1`, … with `runs`).
-      checkpoint: where checkpoints go; by default `out` with `.checkpoint` added, or nowhere.
+      key: random key, from which all randomness of the fit follows.
+      runs: number of independent fits in one program. Run r equals the fit with
+        `key=jax.random.fold_in(key, r)`.
+      out: file of the posterior (`name-0`, `name-1`, … with `runs`).
+      checkpoint: file of the checkpoint; by default `out` with `.checkpoint` appended, or none.
       checkpoint_interval: seconds between checkpoints.
-      resume: continue from the checkpoint, or start if there is none; the result is exactly
-        that of a fit that was never interrupted. Chains under way may be asked for more draws.
-      overwrite: replace files that exist.
+      resume: continue from the checkpoint, or start if there is none. The result is exactly that
+        of an uninterrupted fit. An unfinished fit of chains may be asked for more draws.
+      overwrite: replace existing files.
       progress: "auto" (a bar on a terminal or in a notebook, else plain lines), "bar", "plain",
         "silent", or a function of (what, done, total).
-      history: write the history here, one JSON object per line.
-      chunk_steps: steps between two looks at progress and signals; by default about a second's.
+      history: file of the history, one JSON object per line.
+      chunk_steps: steps between updates of the progress, and between checks for Ctrl-C; by default
+        about a second's.
+
+    Returns:
+      The posterior with its history and statistics; a list with `runs`.
+
+    >>> import jax, onebasin as ob
+    >>> data = ob.load_dataset("digits", limit=100)
+    >>> problem = ob.Problem.from_network(ob.networks.MLP(widths=(8,)), data)
+    >>> result = ob.fit(problem, ob.VI(epochs=5), key=jax.random.key(0), progress="silent")
+    >>> result.posterior
+    MeanField(610 parameters)
+    >>> result.history[-1]["epoch"]
+    5.0
     """
     if not isinstance(problem, Problem):
         raise ValueError(f"problem must be an onebasin.Problem, got a {type(problem).__name__}")
@@ -140,80 +172,78 @@ def fit(
     key = check_key(key)
     files = Files.of(out, checkpoint, history, runs)
     if resume and files.checkpoint is None:
-        raise ValueError("resume=True needs to know the checkpoint; give out= or checkpoint=")
+        raise ValueError("resume=True needs the path of the checkpoint; give out= or checkpoint=")
     config = {
         "method": to_config(method),
         "problem": problem.fingerprint(),
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "runs": runs,
     }
-    finished = _already_finished(files, config, problem, method) if resume else None
-    if finished is not None:
-        return finished if runs is not None else finished[0]
-    program = BUILDERS[type(method)](problem, method)  # refuses what does not fit the network
-    if not resume:
-        if not overwrite:
-            files.refuse_existing()
-        files.clear()
-    files.sweep()
-    work = _Fit(problem, method, program, key, files, config, resume, chunk_steps)
-    with reporting(progress) as report:
-        results = work.run(report, checkpoint_interval)
+    results = _finished_results(files, config, problem, method) if resume else None
+    if results is None:
+        # Before any file is touched: this may raise.
+        program = BUILDERS[type(method)](problem, method)
+        if not resume:
+            if not overwrite:
+                files.check_new()
+            files.remove_progress()
+        files.remove_partial_writes()
+        work = _Fit(problem, method, program, key, files, config, resume, chunk_steps)
+        with reporting(progress) as report:
+            results = work.run(report, checkpoint_interval)
     return results if runs is not None else results[0]
 
 
+@dataclass(eq=False)
 class _Fit:
-    """One call of `fit` under way."""
+    """A fit in progress."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        method: Method,
-        program: Program,
-        key: jax.Array,
-        files: Files,
-        config: dict[str, Any],
-        resume: bool,
-        chunk_steps: int | None,
-    ) -> None:
-        self.problem, self.method, self.files, self.config = problem, method, files, config
-        self.program = program
-        self.runs = files.runs or 1
-        heavy = jax.default_backend() == "cpu" and self.program.seconds_per_step > 2e-3
-        self.lanes = Lanes(self.runs * self.program.lanes, in_turn=heavy)
-        self.keys = self.lanes.place_keys(self._lane_keys(key))
-        self.data = self.lanes.replicate(self.program.data)
-        self.step, self.history = 0, []
-        self.saved_step: int | None = None
+    problem: Problem
+    method: Method
+    program: Program
+    key: jax.Array
+    files: Files
+    config: dict[str, Any]
+    resume: bool
+    chunk_steps: int | None
+
+    def __post_init__(self) -> None:
+        program, shapes = self.program, self.problem.shapes
+        self.runs = self.files.runs or 1
+        self.replicas = Replicas.of(program, self.runs * program.replicas)
+        keys = self._replica_keys()
+        self.keys = self.replicas.place(keys)
+        self.data = self.replicas.copy_to_all(program.data)
+        self.step, self.saved_step = 0, None
+        self.history: list[dict[str, Any]] = []
         self.records: dict[str, np.ndarray] = {}
-        saved = self._checkpoint() if resume else None
-        plan, shapes = self.program.draws, problem.shapes
+        saved = self._read_checkpoint() if self.resume else None
         self.stores = (
-            [] if plan is None else open_stores(files, shapes, self.program.lanes, plan, saved)
+            []
+            if program.draws is None
+            else open_stores(self.files, shapes, program.replicas, program.draws, saved)
         )
-        init = self.lanes.on_devices(
-            self.lanes.each(self.program.init, (0, None)), split=(True, False)
-        )
-        if saved is not None:
-            self._restore(saved, jax.eval_shape(init, self.keys, self.data))
+        if saved is None:
+            self.states = self.replicas.initial_states(program, self.keys, self.data)
         else:
-            self.states = jax.jit(init)(self.keys, self.data)
-        default = default_chunk(
-            self.program, self.lanes, 4 * num_parameters(problem.shapes) * self.lanes.per_device
+            like = jax.eval_shape(jax.vmap(program.init, (0, None)), keys, program.data)
+            self.states = self.replicas.place(saved.states(like))
+            self.step, self.history, self.records = saved.step, saved.history, saved.records()
+            self.saved_step = saved.step
+        default = default_chunk(program, self.replicas, shapes)
+        self.chunk_length = min(self.chunk_steps or default, program.steps)
+
+    def _replica_keys(self) -> jax.Array:
+        runs, count = self.files.runs, self.program.replicas
+        keys = (
+            [self.key] if runs is None else [jax.random.fold_in(self.key, r) for r in range(runs)]
         )
-        self.chunk_steps = min(chunk_steps or default, self.program.steps)
+        if not self.program.uses_run_key:
+            keys = [jax.random.fold_in(key, replica) for key in keys for replica in range(count)]
+        return jnp.stack(keys)
 
-    def _lane_keys(self, key: jax.Array) -> jax.Array:
-        runs = self.files.runs
-        run_keys = [key] if runs is None else [jax.random.fold_in(key, r) for r in range(runs)]
-        if not self.program.own_key:
-            run_keys = [
-                jax.random.fold_in(k, lane) for k in run_keys for lane in range(self.program.lanes)
-            ]
-        return jnp.stack(run_keys)
-
-    def _checkpoint(self) -> Checkpoint | None:
-        """The checkpoint of this fit, if there is one; chains may have become longer since."""
+    def _read_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint of this fit, if there is one."""
         path = self.files.checkpoint
         if path is None or not path.exists():
             return None
@@ -221,86 +251,74 @@ class _Fit:
         check_same_fit(saved.config, self.config, str(path), longer=True)
         return saved
 
-    def _restore(self, saved: Checkpoint, like: PyTree) -> None:
-        real = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((self.lanes.count, *leaf.shape[1:]), leaf.dtype), like
-        )
-        states = saved.states(real)
-        picks = np.minimum(np.arange(self.lanes.padded), self.lanes.count - 1)
-        self.states = self.lanes.place(jax.tree.map(lambda leaf: leaf[picks], states))
-        self.step, self.history, self.records = saved.step, saved.history, saved.records()
-        self.saved_step = saved.step
-
-    def run(self, report: Reporter, interval: float) -> list[FitResult]:
-        began_at, began = self.step, time.perf_counter()
-        label = type(self.method).__name__
-        report(f"{label}, step", self.step, self.program.steps, "compiling")
+    def run(self, report: Reporter, interval: float) -> list[FitResult[Any]]:
+        first_step, began, steps = self.step, time.perf_counter(), self.program.steps
+        what = f"{type(self.method).__name__}, step"
+        report(what, self.step, steps, "compiling")
         loop = compile_loop(
-            self.program, self.lanes, self.states, self.keys, self.data, self.chunk_steps
+            self.program, self.replicas, self.states, self.keys, self.data, self.chunk_length
         )
         history = HistoryFile(self.files.history, self.history)
         saved_at = time.monotonic()
         try:
             with StopRequest() as stop:
-                while self.step < self.program.steps:
-                    row = self._chunk(loop)
+                while self.step < steps:
+                    row = self._run_chunk(loop)
                     self.history.append(row)
                     history.write(row)
-                    report(f"{label}, step", self.step, self.program.steps, figures_of(row))
-                    if self.step == self.program.steps:
+                    report(what, self.step, steps, figures_of(row))
+                    if self.step == steps:
                         break
                     if stop.signal is not None:
-                        self._interrupted(stop.signal)
+                        self._stop(stop.signal)
                     if time.monotonic() - saved_at >= interval:
                         self._save()
                         saved_at = time.monotonic()
         finally:
             history.close()
-        seconds = time.perf_counter() - began
         stats = {
-            "seconds": seconds,
+            "seconds": time.perf_counter() - began,
             "compile_seconds": loop.compile_seconds,
-            "steps": self.program.steps,
-            "steps_this_time": self.program.steps - began_at,
-            "resumed_from": began_at or None,
-            "chunk_steps": self.chunk_steps,
-            "devices": self.lanes.mesh.size,
-            "lanes": self.lanes.count,
+            "steps": steps,
+            "steps_this_time": steps - first_step,
+            "resumed_from": first_step or None,
+            "chunk_steps": self.chunk_length,
+            "devices": self.replicas.mesh.size,
+            "lanes": self.replicas.count,  # the name of replicas in existing files
             "memory": loop.memory,
         }
         return self._finish(stats)
 
-    def _chunk(self, loop: CompiledLoop) -> dict[str, Any]:
-        """Run one chunk; the row of history that says how it went."""
-        start = self.step
-        # Boundaries are multiples of the chunk length, so a resumed fit has the same rows.
-        stop = min((start // self.chunk_steps + 1) * self.chunk_steps, self.program.steps)
+    def _run_chunk(self, loop: CompiledLoop) -> dict[str, Any]:
+        """Run one chunk and return its row of the history."""
+        start, length = self.step, self.chunk_length
+        # Chunks end at multiples of their length, so a resumed fit has the same rows.
+        stop = min((start // length + 1) * length, self.program.steps)
         began = time.perf_counter()
         self.states, report = loop.run(
             self.states, self.keys, self.data, np.int32(start), np.int32(stop)
         )
-        report = self.lanes.real(report)
-        self._refuse_non_finite(report)
+        report = self.replicas.to_host(report)
+        self._check_finite(report)
         self._keep_draws(report, start, stop)
         self.step = stop
-        summarise = self.program.summarise or _means
-        figures = summarise(report.sums, stop - start)
+        figures = self.program.summarise(report.sums, stop - start)
         epoch = self.program.steps_per_epoch
         return {
             "step": stop,
             **({} if epoch is None else {"epoch": stop / epoch}),
-            **{name: _plain(value) for name, value in figures.items()},
+            **{name: _scalar_or_list(value.tolist()) for name, value in figures.items()},
             "seconds": time.perf_counter() - began,
         }
 
-    def _refuse_non_finite(self, report: ChunkReport) -> None:
+    def _check_finite(self, report: ChunkReport) -> None:
         bad = np.asarray(report.first_bad)
         if (bad < 0).all():
             return
-        lane = int(np.where(bad >= 0, bad, np.iinfo(np.int32).max).argmin())
-        who = f" (run or chain {lane})" if self.lanes.count > 1 else ""
+        replica = int(np.where(bad >= 0, bad, np.iinfo(np.int32).max).argmin())
+        which = f" (run or chain {replica})" if self.replicas.count > 1 else ""
         cause = self.program.likely_cause
-        if bad[lane] == 0:
+        if bad[replica] == 0:
             cause = f"inputs or starting weights on which the network overflows, or {cause}"
         saved = (
             f"the last good checkpoint is {self.files.checkpoint} (step {self.saved_step})"
@@ -308,20 +326,21 @@ class _Fit:
             else "there is no checkpoint yet"
         )
         raise NonFiniteLossError(
-            f"the loss is not finite after step {int(bad[lane])}{who}; most likely {cause}; {saved}"
+            f"the loss is not finite after step {int(bad[replica])}{which}; "
+            f"most likely {cause}; {saved}"
         )
 
     def _keep_draws(self, report: ChunkReport, start: int, stop: int) -> None:
         plan = self.program.draws
-        if plan is None:
+        if plan is None or report.draws is None:
             return
         first, last = plan.kept_before(start), plan.kept_before(stop)
         if first == last:
             return
-        for lane in range(self.lanes.count):
-            run, chain = divmod(lane, self.program.lanes)
-            own = jax.tree.map(lambda leaf, lane=lane: leaf[lane, : last - first], report.draws)
-            self.stores[run].put(chain, first, own["params"])
+        for replica in range(self.replicas.count):
+            run, chain = divmod(replica, self.program.replicas)
+            own = take_entry(report.draws["params"], replica)
+            self.stores[run].put(chain, first, take_entry(own, slice(last - first)))
         for name, values in report.draws["records"].items():
             before = self.records.get(name)
             new = values[:, : last - first]
@@ -337,56 +356,56 @@ class _Fit:
             step=self.step,
             config=self.config,
             history=self.history,
-            states=self.lanes.real(self.states),
+            states=self.replicas.to_host(self.states),
             records=self.records,
         )
         self.saved_step = self.step
 
-    def _interrupted(self, number: int) -> None:
+    def _stop(self, signal: int) -> NoReturn:
         self._save()
-        where = self.files.checkpoint
+        path = self.files.checkpoint
         advice = (
-            f"checkpoint written to {where}; the same call with resume=True (--resume) goes on"
-            if where is not None
+            f"checkpoint written to {path}; the same call with resume=True (--resume) continues"
+            if path is not None
             else "nothing was saved; give out= or checkpoint= to be able to resume"
         )
         message = f"stopped at step {self.step} of {self.program.steps}: {advice}"
-        raise FitInterrupted(message, exit_code=128 + number)
+        raise FitInterrupted(message, exit_code=128 + signal)
 
-    def _finish(self, stats: dict[str, Any]) -> list[FitResult]:
-        states = self.lanes.real(self.states)
+    def _finish(self, stats: dict[str, Any]) -> list[FitResult[Any]]:
+        states = self.replicas.to_host(self.states)
         results = []
         outs = self.files.outs()
         for run in range(self.runs):
-            own = slice(run * self.program.lanes, (run + 1) * self.program.lanes)
+            own = slice(run * self.program.replicas, (run + 1) * self.program.replicas)
             draws = self.stores[run].samples() if self.stores else None
-            posterior = self.program.finish(_slice(states, own), draws)
-            history = [_of_lanes(row, own) for row in self.history]
-            mine = dict(stats)
+            posterior = self.program.finish(take_entry(states, own), draws)
+            history = [_row_of(row, own) for row in self.history]
+            run_stats = dict(stats)
             if draws is not None:
                 records = {name: values[own] for name, values in self.records.items()}
-                mine |= chain_statistics(self.problem, draws, records)
+                run_stats |= chain_statistics(self.problem, draws, records)
             path = outs[run] if outs else None
             if path is not None:
-                self._write(run, path, posterior, mine)
-            results.append(FitResult(posterior, history, mine, self.problem, self.method, path))
+                network = self.problem.network
+                provenance = {"fit": self.config, "run": run, "stats": _header_stats(run_stats)}
+                if self.stores:
+                    self.stores[run].become(path, network, provenance)
+                else:
+                    save(path, posterior, network=network, overwrite=True, **provenance)
+            results.append(
+                FitResult(posterior, history, run_stats, self.problem, self.method, path)
+            )
         if self.files.checkpoint is not None:
             self.files.checkpoint.unlink(missing_ok=True)
         for store in self.stores if not outs else ():
-            store.forget()
+            store.delete_file()
         return results
 
-    def _write(self, run: int, path: Path, posterior: Any, stats: dict[str, Any]) -> None:
-        provenance = {"fit": self.config, "run": run, "stats": _json_able(stats)}
-        if self.stores:
-            self.stores[run].become(path, self.problem.network, provenance)
-        else:
-            save(path, posterior, network=self.problem.network, overwrite=True, **provenance)
 
-
-def _already_finished(
+def _finished_results(
     files: Files, config: dict[str, Any], problem: Problem, method: Method
-) -> list[FitResult] | None:
+) -> list[FitResult[Any]] | None:
     """The results of a fit that had ended before it was resumed."""
     assert files.checkpoint is not None
     outs = files.outs()
@@ -401,30 +420,16 @@ def _already_finished(
     return results
 
 
-def _slice(tree: PyTree, own: slice) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[own], tree)
+def _scalar_or_list(values: list[float]) -> float | list[float]:
+    return values[0] if len(values) == 1 else values
 
 
-def _means(sums: dict[str, np.ndarray], steps: int) -> dict[str, np.ndarray]:
-    return {name: total / steps for name, total in sums.items()}
+def _row_of(row: dict[str, Any], own: slice) -> dict[str, Any]:
+    """A row of the history with the replicas of one run only."""
+    return {k: _scalar_or_list(v[own]) if isinstance(v, list) else v for k, v in row.items()}
 
 
-def _plain(value: np.ndarray) -> float | list[float]:
-    """One number for one lane, a list for several."""
-    numbers = [float(v) for v in np.asarray(value)]
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
-def _of_lanes(row: dict[str, Any], own: slice) -> dict[str, Any]:
-    """A history row as the lanes of one run see it."""
-    mine = {k: v[own] if isinstance(v, list) else v for k, v in row.items()}
-    return {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in mine.items()}
-
-
-def _json_able(stats: dict[str, Any]) -> dict[str, Any]:
-    """What of the statistics goes into a file's header: numbers, short lists, no long arrays.
-
-    JSON has neither NaN nor infinity; they become None.
-    """
+def _header_stats(stats: dict[str, Any]) -> dict[str, Any]:
+    """The numbers and short lists among the statistics; NaN and infinity become None in JSON."""
     short = {k: v for k, v in stats.items() if np.size(v) <= 64}
     return finite({k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in short.items()})

@@ -1,11 +1,12 @@
-"""The log density on all the data, in chunks: memory does not grow with the data.
+"""The log density of all the data, in chunks: its memory does not grow with the data.
 
-Differentiating through a loop over chunks would keep every chunk's activations until the end. The
-gradient of a sum is the sum of gradients, so each chunk's gradient is taken inside the loop
-instead, together with its value, and only the running sum is kept.
+Differentiation through a loop over chunks would keep the activations of every chunk until the end.
+The gradient of a sum is the sum of gradients, so the gradient of each chunk is computed inside the
+loop together with its value, and only the running sum is kept.
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +15,13 @@ import numpy as np
 from onebasin.problem import Batch, Problem
 from onebasin.trees import PyTree
 
-LogDensity = Callable[[PyTree], jax.Array]
+LogDensity: TypeAlias = Callable[[PyTree], jax.Array]
 
 
 def chunked(problem: Problem, size: int) -> Batch:
     """The training data as [chunks, size, ...]; padding, if any, has weight 0.
 
-    The number of chunks is that for `size`; the examples are then spread evenly over them.
+    The number of chunks is that for `size`; the examples are distributed evenly over them.
     """
     count = problem.num_examples
     chunks = -(-count // size)
@@ -46,7 +47,7 @@ def log_likelihood(problem: Problem, data: Batch) -> LogDensity:
         return jax.lax.map(lambda chunk: of_chunk(params, chunk), data).sum()
 
     def forward(params: PyTree) -> tuple[jax.Array, PyTree]:
-        def add(sums: tuple[jax.Array, PyTree], chunk: Batch):
+        def add(sums: tuple[jax.Array, PyTree], chunk: Batch) -> tuple[PyTree, None]:
             value, gradient = jax.value_and_grad(of_chunk)(params, chunk)
             return (sums[0] + value, jax.tree.map(jnp.add, sums[1], gradient)), None
 
@@ -62,22 +63,18 @@ def log_likelihood(problem: Problem, data: Batch) -> LogDensity:
     return total
 
 
-def log_density(problem: Problem, data: Batch, origin: PyTree = None) -> LogDensity:
-    """θ → log likelihood + log prior(θ) − log prior(origin); the origin is 0 unless given.
+def log_density(problem: Problem, data: Batch, origin: PyTree | None = None) -> LogDensity:
+    """θ → log likelihood + log prior(θ) − log prior(origin); the origin is 0 by default.
 
-    The constant does not matter to a sampler, but its size does: with a million weights Σθ²/2v is
-    about half a million, which single precision knows to a few hundredths at best. Relative to a
-    near origin the terms (θ−o)(θ+o)/2v nearly cancel, and so do their rounding errors.
+    A sampler does not depend on the constant, but its precision does: with a million weights Σθ²/2v
+    is about half a million, which single precision resolves to a few hundredths at best. Relative
+    to a nearby origin the terms (θ−o)(θ+o)/2v nearly cancel, and so do their rounding errors.
     """
     likelihood = log_likelihood(problem, data)
-
-    def density(params: PyTree) -> jax.Array:
-        return likelihood(params) + relative_log_prior(problem, params, origin)
-
-    return density
+    return lambda params: likelihood(params) + relative_log_prior(problem, params, origin)
 
 
-def relative_log_prior(problem: Problem, params: PyTree, origin: PyTree = None) -> jax.Array:
+def relative_log_prior(problem: Problem, params: PyTree, origin: PyTree | None = None) -> jax.Array:
     """log prior(θ) − log prior(origin)."""
     origin = jax.tree.map(jnp.zeros_like, params) if origin is None else origin
     terms = jax.tree.map(
@@ -90,7 +87,7 @@ def relative_log_prior(problem: Problem, params: PyTree, origin: PyTree = None) 
 
 
 def accurate_sum(values: jax.Array) -> jax.Array:
-    """A sum in stages of about √n terms, so that the rounding error grows like n^¼, not √n."""
+    """A sum in stages of about √n terms, whose rounding error grows like n^¼ instead of √n."""
     flat = values.reshape(-1)
     width = max(1, int(flat.size**0.5))
     whole = flat.size // width * width

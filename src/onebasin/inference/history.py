@@ -1,4 +1,4 @@
-"""The history of a fit: one row for each chunk of steps, as text and as a file."""
+"""The history of a fit: one row per chunk of steps, as text and as a file."""
 
 import json
 from pathlib import Path
@@ -8,32 +8,30 @@ import numpy as np
 
 
 def figures_of(row: dict[str, Any]) -> str:
-    """The figures of a history row as text; several lanes as their mean.
+    """The figures of a row as text, averaged over replicas.
 
-    Trajectories can be longer than a chunk: a row in which none ended says nothing of them.
+    A row in which no transition ended (trajectories can be longer than a chunk) says nothing of
+    transitions.
     """
     words = []
-    unsaid = {"step", "seconds"}
+    omitted = {"step", "seconds"}
     if not np.any(row.get("transitions", 1)):
-        unsaid |= {"transitions", "acceptance", "divergences"}
+        omitted |= {"transitions", "acceptance", "divergences"}
     for name, value in row.items():
-        if name in unsaid:
+        if name in omitted:
             continue
         mean = float(np.mean(value))
-        if name == "accuracy":
-            words.append(f"accuracy {100 * mean:.2f}%")
-        else:
-            words.append(f"{name} {mean:.4g}")
+        words.append(f"accuracy {100 * mean:.2f}%" if name == "accuracy" else f"{name} {mean:.4g}")
     return "  ".join(words)
 
 
 class HistoryFile:
-    """History rows as JSON lines, each flushed as it comes."""
+    """Rows as JSON lines, flushed one at a time; `rows` are those up to the checkpoint."""
 
     def __init__(self, path: Path | None, rows: list[dict[str, Any]]) -> None:
         self.file: TextIO | None = None
         if path is not None:
-            # On resume the rows after the checkpoint are dropped: they will come again.
+            # Later rows of an interrupted fit are dropped: they will be written again.
             self.file = open(path, "w", encoding="utf-8")  # noqa: SIM115
             for row in rows:
                 self.write(row)

@@ -1,12 +1,12 @@
 """Hamiltonian Monte Carlo, one leapfrog step at a time.
 
-On a large network one trajectory can take minutes, so the loop's unit is the leapfrog step, not
-the transition: progress, Ctrl-C and checkpoints work inside a trajectory. Integrator, metric and
-acceptance are BlackJAX's; a trajectory is the one its HMC kernel makes from the same key.
+A trajectory of a large network can take minutes, so the unit of the loop is the leapfrog step, not
+the transition: progress, Ctrl-C and checkpoints work within a trajectory. Integrator, metric and
+acceptance are those of BlackJAX; a transition equals that of its HMC kernel with the same key.
 
-The acceptance needs a difference of two energies of the size of the number of weights. It is
-formed from differences (see `full_batch.log_density`), the start's momentum being drawn again
-from its key rather than kept.
+The acceptance needs the difference of two energies whose size grows with the number of weights. It
+is therefore computed from differences (see `full_batch.log_density`). The momentum at the start is
+drawn again from its key instead of being stored.
 """
 
 from typing import Any, NamedTuple, cast
@@ -20,27 +20,22 @@ from blackjax.mcmc.metrics import gaussian_euclidean
 from blackjax.mcmc.proposal import static_binomial_sampling
 from jax.flatten_util import ravel_pytree
 
-from onebasin.inference.full_batch import (
-    accurate_sum,
-    chunked,
-    log_density,
-    relative_log_prior,
-)
+from onebasin.inference.chains import chain_program, report
+from onebasin.inference.full_batch import accurate_sum, log_density, relative_log_prior
 from onebasin.inference.methods import HMC
-from onebasin.inference.program import DrawPlan, Info, Program, seconds_per_step
+from onebasin.inference.program import Info, Program
 from onebasin.inference.warmup import Tuning, build_warmup
 from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
-from onebasin.trees import PyTree, num_parameters, shapes_by_path
+from onebasin.trees import PyTree, shapes_by_path
 
 DIVERGENCE_THRESHOLD = 1000.0
-REPORTS = ("loss", "transitions", "acceptance", "divergences", "step_size")
 
 
 class ChainState(NamedTuple):
-    """Where the chain stands and where its trajectory is; `records` are of the last transition.
+    """The chain, the `path` of its current trajectory, and `records` of the last transition.
 
-    `chain.logdensity` is the log likelihood alone: the prior is added relative to the start of
+    `chain.logdensity` is the log likelihood alone; the prior is added relative to the start of
     each trajectory.
     """
 
@@ -53,9 +48,6 @@ class ChainState(NamedTuple):
 def build(problem: Problem, method: HMC) -> Program:
     warmup = build_warmup(method)
     length = method.leapfrog_steps
-    transitions = method.warmup + method.draws * method.thin
-    data = chunked(problem, method.data_chunk)
-    size = num_parameters(problem.shapes)
     inverse_mass = inverse_masses(method, problem.shapes)
 
     def init(key: jax.Array, data: Batch) -> ChainState:
@@ -63,8 +55,8 @@ def build(problem: Problem, method: HMC) -> Program:
         density = log_density(problem, data, origin=position)
         logdensity, gradient = jax.value_and_grad(density)(position)
         chain = HMCState(position, logdensity, gradient)
-        still = jax.tree.map(jnp.zeros_like, position)
-        path = IntegratorState(position, still, logdensity, gradient)
+        at_rest = jax.tree.map(jnp.zeros_like, position)
+        path = IntegratorState(position, at_rest, logdensity, gradient)
         names = ("acceptance", "divergent", "energy")
         log_posterior = logdensity + relative_log_prior(problem, position)
         records: dict[str, jax.Array] = {
@@ -82,9 +74,8 @@ def build(problem: Problem, method: HMC) -> Program:
         momentum_key, accept_key = jax.random.split(transition_key)
         step_size = state.tuning.step_size
         if method.jitter:
-            jitter = jax.random.uniform(
-                subkey(transition_key, "jitter"), (), step_size.dtype, -1, 1
-            )
+            jitter_key = subkey(transition_key, "jitter")
+            jitter = jax.random.uniform(jitter_key, (), step_size.dtype, -1, 1)
             step_size = step_size * (1 + method.jitter * jitter)
         metric = gaussian_euclidean(state.tuning.inverse_mass)
         chain: Any = state.chain  # BlackJAX types these arrays as floats
@@ -95,16 +86,16 @@ def build(problem: Problem, method: HMC) -> Program:
 
         density = log_density(problem, data, origin=chain.position)
         leapfrog = velocity_verlet(density, metric.kinetic_energy)
-        path = jax.lax.cond(place == 0, begin, lambda: state.path)
-        path: Any = leapfrog(path, cast(Any, step_size))
+        before = jax.lax.cond(place == 0, begin, lambda: state.path)
+        end: Any = leapfrog(before, cast(Any, step_size))
 
-        def end() -> ChainState:
+        def accept_or_reject() -> ChainState:
             momentum = metric.sample_momentum(momentum_key, chain.position)
-            rise = kinetic_difference(path.momentum, momentum, state.tuning.inverse_mass)
-            fall = path.logdensity - chain.logdensity - rise
-            log_accept = jnp.where(jnp.isnan(fall), -jnp.inf, fall)
-            prior = relative_log_prior(problem, path.position, chain.position)
-            proposal = HMCState(path.position, path.logdensity - prior, path.logdensity_grad)
+            kinetic = kinetic_difference(end.momentum, momentum, state.tuning.inverse_mass)
+            decrease = end.logdensity - chain.logdensity - kinetic
+            log_accept = jnp.where(jnp.isnan(decrease), -jnp.inf, decrease)
+            prior = relative_log_prior(problem, end.position, chain.position)
+            proposal = HMCState(end.position, end.logdensity - prior, end.logdensity_grad)
             moved, (accepted, acceptance, _) = static_binomial_sampling(
                 accept_key, cast(Any, log_accept), chain, proposal
             )
@@ -113,57 +104,30 @@ def build(problem: Problem, method: HMC) -> Program:
             records = {
                 "acceptance": acceptance,
                 "divergent": divergent,
-                "energy": energy - jnp.where(accepted, fall, 0),
+                "energy": energy - jnp.where(accepted, decrease, 0),
                 "log_density": moved.logdensity + relative_log_prior(problem, moved.position),
             }
             records = {k: v.astype(chain.logdensity.dtype) for k, v in records.items()}
             tuning = warmup.update(state.tuning, n, moved.position, acceptance)
-            return ChainState(moved, path, tuning, records)
+            return ChainState(moved, end, tuning, records)
 
         ended = place == length - 1
-        state = jax.lax.cond(ended, end, lambda: state._replace(path=path))
+        state = jax.lax.cond(ended, accept_or_reject, lambda: state._replace(path=end))
         count = ended.astype(chain.logdensity.dtype)
-        info = {
-            "loss": -state.records["log_density"] / problem.num_examples,
-            "transitions": count,
-            "acceptance": count * state.records["acceptance"],
-            "divergences": count * state.records["divergent"],
-            "step_size": state.tuning.step_size,
-        }
-        return state, info
+        return state, report(problem, state.records, state.tuning.step_size, count)
 
-    plan = DrawPlan(
-        per_lane=method.draws,
-        first=(method.warmup + method.thin) * length - 1,
-        every=method.thin * length,
-        read=lambda state: {"params": state.chain.position, "records": state.records},
-    )
-    return Program(
-        lanes=method.chains,
-        own_key=False,
-        steps=transitions * length,
-        data=data,
-        reports=REPORTS,
-        init=init,
-        step=step,
-        finish=lambda _, draws: draws,
-        seconds_per_step=seconds_per_step(3 * problem.flops * problem.num_examples, 2 * size),
-        steps_per_epoch=None,
-        likely_cause="starting weights on which the network overflows",
-        draws=plan,
-        summarise=summarise,
-    )
+    return chain_program(problem, method, init=init, step=step, steps_per_transition=length)
 
 
 def inverse_masses(method: HMC, shapes: PyTree) -> np.ndarray:
-    """One over the mass of every weight, in the order in which BlackJAX ravels them."""
+    """The inverse mass of every weight, in the order of `ravel_pytree`."""
     sizes = {name: int(np.prod(shape)) for name, shape in shapes_by_path(shapes).items()}
     masses = dict(method.masses)
     unknown = [name for name in masses if name not in sizes]
     if unknown:
         raise ValueError(
-            f"HMC is given a mass of '{unknown[0]}', which is no array of this network; "
-            f"it has {', '.join(sizes)}"
+            f"HMC is given a mass of '{unknown[0]}', which is not an array of this network; "
+            f"choose among {', '.join(sizes)}"
         )
     return np.concatenate([np.full(size, 1 / masses.get(name, 1)) for name, size in sizes.items()])
 
@@ -172,15 +136,3 @@ def kinetic_difference(end: PyTree, start: PyTree, inverse_mass: jax.Array) -> j
     """½ Σ m⁻¹(p₁² − p₀²), summed as products of sums and differences."""
     last, first = ravel_pytree(end)[0], ravel_pytree(start)[0]
     return 0.5 * accurate_sum(inverse_mass * (last - first) * (last + first))
-
-
-def summarise(sums: dict[str, np.ndarray], steps: int) -> dict[str, Any]:
-    """Acceptance per transition that ended in the chunk, divergences counted, the rest averaged."""
-    ended = sums["transitions"]
-    return {
-        "loss": sums["loss"] / steps,
-        "transitions": ended,
-        "acceptance": sums["acceptance"] / np.maximum(ended, 1),
-        "divergences": sums["divergences"],
-        "step_size": sums["step_size"] / steps,
-    }

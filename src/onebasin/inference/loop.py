@@ -1,8 +1,8 @@
-"""The compiled part of the one loop: a chunk of steps for all lanes.
+"""The compiled part of the loop: a chunk of steps of all replicas.
 
-One program serves every chunk, also a shorter last one, because the bounds are arguments: it is
-traced and compiled once. A chunk sums what the steps report, remembers the first step whose loss
-was not finite, and gathers the draws that fell due.
+The bounds of a chunk are arguments, so one compiled program serves every chunk, including a shorter
+last one. A chunk sums what the steps report, notes the first step with a non-finite loss, and
+collects the draws of its steps.
 """
 
 import time
@@ -14,79 +14,84 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onebasin.inference.lanes import Lanes
 from onebasin.inference.program import Program
-from onebasin.trees import PyTree
+from onebasin.inference.replicas import Replicas
+from onebasin.trees import PyTree, num_parameters
 
-# Draws wait on the device until their chunk ends; this bounds what they take there.
+# Bound on the memory of the draws, which stay on the device until their chunk ends.
 DRAW_BUFFER_BYTES = 2**28
 
 
 class ChunkReport(NamedTuple):
-    """What a chunk hands to the host; leaves have a leading axis of lanes."""
+    """The results of a chunk; every leaf has a leading axis of replicas."""
 
     sums: dict[str, jax.Array]
-    first_bad: jax.Array  # the first step with a loss that is not finite, or -1
-    draws: PyTree  # [lanes, slots, ...], or None
+    first_bad: jax.Array  # the first step with a non-finite loss, or -1
+    draws: PyTree | None  # [replicas, slots, ...]
 
 
 @dataclass(frozen=True)
 class CompiledLoop:
-    """The compiled program and how long a chunk of it is."""
+    """A compiled chunk: `run(states, keys, data, start, stop)`."""
 
-    run: Callable[..., tuple[Any, ChunkReport]]
-    chunk_steps: int
+    run: Callable[..., tuple[PyTree, ChunkReport]]
     compile_seconds: float
     memory: dict[str, int]
 
 
-def default_chunk(program: Program, lanes: Lanes, state_bytes: int) -> int:
-    """Steps that take about a second, from the configuration alone (see `seconds_per_step`)."""
-    chunk = max(1, round(1.0 / (program.seconds_per_step * lanes.per_device)))
+def default_chunk(program: Program, replicas: Replicas, shapes: PyTree) -> int:
+    """The number of steps that nominally take a second, or whose draws fill the buffer."""
+    chunk = max(1, round(1.0 / (program.seconds_per_step * replicas.per_device)))
     if program.draws is not None:
-        slots = max(1, DRAW_BUFFER_BYTES // max(state_bytes, 1))
+        draw_bytes = 4 * num_parameters(shapes) * replicas.per_device
+        slots = max(1, DRAW_BUFFER_BYTES // max(draw_bytes, 1))
         chunk = min(chunk, slots * program.draws.every)
     return min(chunk, program.steps)
 
 
 def compile_loop(
-    program: Program, lanes: Lanes, states: Any, keys: jax.Array, data: PyTree, chunk_steps: int
+    program: Program,
+    replicas: Replicas,
+    states: PyTree,
+    keys: jax.Array,
+    data: PyTree,
+    chunk_steps: int,
 ) -> CompiledLoop:
     began = time.perf_counter()
     slots = 0 if program.draws is None else chunk_steps // program.draws.every + 1
-    local = _local_chunk(program, lanes, slots)
-    chunk = lanes.on_devices(local, split=(True, True, False, False, False))
+    chunk = replicas.on_devices(_chunk(program, replicas, slots), (0, 0, None, None, None))
     t = np.int32(0)
     compiled = jax.jit(chunk, donate_argnums=0).lower(states, keys, data, t, t).compile()
-    return CompiledLoop(compiled, chunk_steps, time.perf_counter() - began, _memory(compiled))
+    return CompiledLoop(compiled, time.perf_counter() - began, _memory(compiled))
 
 
-def _local_chunk(program: Program, lanes: Lanes, slots: int) -> Callable[..., Any]:
-    """The chunk on one device."""
-    step = lanes.each(program.step, (0, 0, None, None))
+def _chunk(program: Program, replicas: Replicas, slots: int) -> Callable[..., Any]:
+    """A chunk of the replicas of one device."""
+    step = replicas.on_one_device(program.step, (0, 0, None, None))
     plan = program.draws
-    read: Any = None if plan is None else lanes.each(plan.read, (0,))
+    read = replicas.on_one_device(plan.read if plan else lambda _: None, (0,))
 
-    def local(states: Any, keys: jax.Array, data: PyTree, start: jax.Array, stop: jax.Array):
-        count = lanes.per_device
+    def chunk(
+        states: PyTree, keys: jax.Array, data: PyTree, start: jax.Array, stop: jax.Array
+    ) -> tuple[PyTree, ChunkReport]:
+        count = replicas.per_device
         zeros = jnp.zeros(count)
         sums = dict.fromkeys(program.reports, zeros)
         bad = jnp.full(count, -1, jnp.int32)
-        buffer = None
-        if read is not None:
-            shapes = jax.eval_shape(read, states)
-            buffer = jax.tree.map(
-                lambda leaf: jnp.zeros((count, slots, *leaf.shape[1:]), leaf.dtype), shapes
-            )
+        buffer = jax.tree.map(
+            lambda leaf: jnp.zeros((count, slots, *leaf.shape[1:]), leaf.dtype),
+            jax.eval_shape(read, states),
+        )
 
-        def body(t: jax.Array, carry: Any) -> Any:
+        def body(t: jax.Array, carry: PyTree) -> PyTree:
             states, sums, bad, buffer, slot = carry
             states, info = step(states, keys, t, data)
             sums = {name: sums[name] + info[name].astype(zeros.dtype) for name in sums}
             bad = jnp.where((bad < 0) & ~jnp.isfinite(info["loss"]), t, bad)
             if plan is not None:
                 keep = plan.keeps(t)
-                filled = lambda: _put(buffer, read(states), slot)
+                put = lambda b, d: b.at[:, slot].set(d)
+                filled = lambda: jax.tree.map(put, buffer, read(states))
                 buffer = jax.lax.cond(keep, filled, lambda: buffer)
                 slot = slot + keep.astype(jnp.int32)
             return states, sums, bad, buffer, slot
@@ -95,15 +100,11 @@ def _local_chunk(program: Program, lanes: Lanes, slots: int) -> Callable[..., An
         states, sums, bad, buffer, _ = jax.lax.fori_loop(start, stop, body, carry)
         return states, ChunkReport(sums, bad, buffer)
 
-    return local
+    return chunk
 
 
-def _put(buffer: PyTree, draw: PyTree, slot: jax.Array) -> PyTree:
-    return jax.tree.map(lambda b, d: b.at[:, slot].set(d), buffer, draw)
-
-
-def _memory(compiled: Any) -> dict[str, int]:
-    """XLA's own account of the compiled chunk, in bytes."""
+def _memory(compiled: jax.stages.Compiled) -> dict[str, int]:
+    """The memory of the compiled chunk in bytes, by XLA's own account."""
     analysis = compiled.memory_analysis()
     if analysis is None:
         return {}

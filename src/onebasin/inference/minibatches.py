@@ -1,17 +1,22 @@
-"""Batches in a random order, without storing or sorting an order.
+"""Minibatches in random order, without storing or sorting a permutation.
 
-The order of an epoch is a bijection of the numbers below 2^b (b bits just hold the number of
-examples) made of keyed steps that are each invertible; a number that lands outside the examples
-is sent through again until it lands inside, which makes a bijection of the examples. So a step
-computes the few indices it needs from (key, t), and a resumed fit needs no more than that.
+The order of an epoch is a bijection of the integers below 2^b, where b bits just hold the number of
+examples. It is a composition of keyed invertible steps. An integer that is not the index of an
+example is mapped again until it is one, which gives a bijection of the examples (cycle walking).
+A step thus computes its few indices from (key, t) alone, and resuming needs nothing else.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
 
+from onebasin.inference.methods import MinibatchMethod, ScheduleName
+from onebasin.inference.optimisers import schedule
+from onebasin.inference.program import Program
 from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
 
@@ -20,10 +25,10 @@ ROUNDS = 6
 
 @dataclass(frozen=True)
 class Minibatches:
-    """A fresh permutation of the examples every epoch, cut into batches of equal size.
+    """A new permutation of the examples in every epoch, cut into batches of equal size.
 
-    What is left over at the end of a permutation is not seen in that epoch; every example is as
-    likely to be left out as any other.
+    The remainder of a permutation is not used in its epoch; every example is equally likely to be
+    in it.
     """
 
     examples: int
@@ -38,7 +43,7 @@ class Minibatches:
         return self.examples // self.size
 
     def take(self, data: Batch, key: jax.Array, t: jax.Array, parts: int = 1) -> list[Batch]:
-        """The batch of step t, in so many parts."""
+        """The batch of step t, cut into `parts`."""
         bounds = [self.size * i // parts for i in range(parts + 1)]
         if self.size == self.examples:
             return [Batch(data.x[a:b], data.y[a:b]) for a, b in pairwise(bounds)]
@@ -48,9 +53,27 @@ class Minibatches:
         pick = lambda array, a, b: array.at[picks[a:b]].get(mode="promise_in_bounds")
         return [Batch(pick(data.x, a, b), pick(data.y, a, b)) for a, b in pairwise(bounds)]
 
+    def learning_rate(
+        self, method: MinibatchMethod, rate: float, name: ScheduleName
+    ) -> Callable[[jax.Array], jax.Array]:
+        """t → the learning rate at step t, for the loss per example."""
+        steps, warmup = method.epochs * self.per_epoch, method.warmup_epochs * self.per_epoch
+        factor = schedule(name, steps, warmup)
+        peak = rate * (self.examples if method.learning_rate_on == "sum" else 1)
+        return lambda t: jnp.asarray(peak * factor(t))
+
+    def program(self, problem: Problem, method: MinibatchMethod) -> partial[Program]:
+        """The fields of a `Program` that all minibatch methods share."""
+        return partial(
+            Program,
+            steps=method.epochs * self.per_epoch,
+            steps_per_epoch=self.per_epoch,
+            data=Batch(jnp.asarray(problem.x), jnp.asarray(problem.y)),
+        )
+
 
 def shuffled(places: jax.Array, count: int, *, key: jax.Array) -> jax.Array:
-    """Which of `count` things stand at these places of a random order."""
+    """The entries of a random permutation of 0 … count−1 at these places."""
     bits = max((count - 1).bit_length(), 2)
     mask = jnp.uint32((1 << bits) - 1)
     words = jax.random.bits(key, (ROUNDS, 2), jnp.uint32)

@@ -1,23 +1,25 @@
-"""Normals for every weight at every step, at the price of a pass over memory.
+"""Normal random numbers for every weight at every step, at the cost of one pass over memory.
 
-Sampling a network's weights takes as many normals per step as there are weights, so the
-generator is part of the training time. JAX's Threefry is a cipher of 20 rounds; for noise it is
-enough that each stream passes statistical tests and that streams of different steps and leaves
-are unrelated. So: each leaf of each step gets 64 bits of Threefry (a proper key of its own), and
-those key a cheap permutation of the 32-bit counters: two rounds of a multiply-xorshift mixer with
-nearly no avalanche bias, one key word added before each. The same 24 bits as usual then go through
-the inverse error function. tests/test_inference_noise.py holds the statistics.
+Each step samples as many normals as there are weights, so the generator is part of the training
+time. JAX's Threefry is a cipher of 20 rounds. Noise only needs streams that pass statistical tests
+and that are unrelated between steps and leaves. So each leaf of each step gets 64 bits of Threefry,
+a proper key of its own, and they key a cheap permutation of the 32-bit counters: two rounds of a
+multiply-xorshift mixer with almost no avalanche bias, with one key word added before each. The top
+24 bits then go through the inverse error function. Statistics: tests/test_inference_noise.py.
 """
 
 import math
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from onebasin.trees import PyTree
 
 
-def fast_normal(key: jax.Array, shape: tuple[int, ...], dtype=jnp.float32) -> jax.Array:
+def fast_normal(
+    key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
+) -> jax.Array:
     """Independent N(0, 1) numbers; up to 2³² of them, of magnitude at most 5.3."""
     bits = _keyed_bits(key, math.prod(shape))
     wide = jnp.promote_types(dtype, jnp.float32)
@@ -37,7 +39,7 @@ def fast_normal_like(tree: PyTree, *, key: jax.Array) -> PyTree:
 def _keyed_bits(key: jax.Array, count: int) -> jax.Array:
     words = jax.random.key_data(key)
     counter = jax.lax.iota(jnp.uint32, count)
-    # The odd constant (2³²/golden ratio) spreads neighbouring counters before the first round.
+    # The odd constant (2³²/golden ratio) separates neighbouring counters before the first round.
     first = _mix(counter * jnp.uint32(0x9E3779B9) + words[0])
     return _mix(first + words[1])
 
@@ -45,8 +47,8 @@ def _keyed_bits(key: jax.Array, count: int) -> jax.Array:
 def _mix(x: jax.Array) -> jax.Array:
     """A bijection of 32 bits in which every input bit flips every output bit half the time.
 
-    The constants are those of the published search for low avalanche bias over this shape
-    of function (xor-shift 16, multiply, xor-shift 15, multiply, xor-shift 15).
+    The constants are those of the published search for low avalanche bias over this form of
+    function (xor-shift 16, multiply, xor-shift 15, multiply, xor-shift 15).
     """
     x ^= x >> 16
     x *= jnp.uint32(0x21F0AAAD)

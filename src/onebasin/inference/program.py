@@ -1,72 +1,77 @@
-"""What a method asks of the loop: pure functions for one lane.
+"""What a method provides to the loop: pure functions for one replica.
 
-A lane is one independent computation: a variational fit, an ensemble member, a chain. The loop
-runs many at once (runs × members or chains), so nothing here knows about other lanes.
+A replica is one independent computation: a variational fit, an ensemble member or a chain. The
+loop runs all of them at once (runs × members or chains), so a program knows nothing of the others.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from onebasin.problem import Batch, Problem
+from onebasin.posterior import Posterior, Samples
 from onebasin.trees import PyTree
 
-Info = dict[str, jax.Array]
+Info: TypeAlias = dict[str, jax.Array]
+Summary: TypeAlias = Callable[[dict[str, np.ndarray], int], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class DrawPlan:
-    """Which steps leave a draw behind, and how it is read from the state."""
+    """The steps that produce a draw, and how to read it from the state."""
 
-    per_lane: int
+    per_replica: int
     first: int  # the step that ends with the first draw
-    every: int  # steps from one draw to the next
-    read: Callable[[Any], PyTree]
+    every: int  # steps between two draws
+    read: Callable[[PyTree], PyTree]
 
     def keeps(self, t: jax.Array) -> jax.Array:
         since = t - self.first
         return (since >= 0) & (since % self.every == 0)
 
     def kept_before(self, t: int) -> int:
-        """How many draws the steps 0 … t−1 have left."""
+        """The number of draws from steps 0 … t−1."""
         if t <= self.first:
             return 0
-        return min((t - self.first - 1) // self.every + 1, self.per_lane)
+        return min((t - self.first - 1) // self.every + 1, self.per_replica)
+
+
+def mean_per_step(sums: dict[str, np.ndarray], steps: int) -> dict[str, np.ndarray]:
+    return {name: total / steps for name, total in sums.items()}
 
 
 @dataclass(frozen=True)
 class Program:
-    """A method on a problem.
+    """A method applied to a problem.
 
-    `init(key, data)` makes a lane's state; `step(state, key, t, data)` moves it and reports the
-    scalars named in `reports`, of which "loss" must stay finite. State is what the next step needs
-    and what a checkpoint holds; all else follows from (key, t). `finish` turns the states of one
-    run's lanes into a posterior.
+    `init(key, data)` returns the state of a replica; `step(state, key, t, data)` returns the next
+    state and the scalars named in `reports`, of which "loss" must stay finite. The state is what
+    the next step needs and what a checkpoint holds; all else follows from (key, t). `finish` turns
+    the states of the replicas of one run, or their draws, into a posterior. `summarise` turns the
+    sums of the reported scalars over a chunk into a row of the history.
     """
 
-    lanes: int
-    own_key: bool  # a single lane that takes the run's key as it is
+    replicas: int
+    uses_run_key: bool  # the only replica uses the key of the run itself
     steps: int
     data: PyTree
     reports: tuple[str, ...]
-    init: Callable[[jax.Array, PyTree], Any]
-    step: Callable[[Any, jax.Array, jax.Array, PyTree], tuple[Any, Info]]
-    finish: Callable[[Any, PyTree | None], Any]
+    init: Callable[[jax.Array, PyTree], PyTree]
+    step: Callable[[PyTree, jax.Array, jax.Array, PyTree], tuple[PyTree, Info]]
+    finish: Callable[[PyTree, Samples | None], Posterior]
     seconds_per_step: float
-    steps_per_epoch: int | None
     likely_cause: str
+    steps_per_epoch: int | None = None
     draws: DrawPlan | None = None
-    summarise: Callable[[dict[str, np.ndarray], int], dict[str, np.ndarray]] | None = None
+    summarise: Summary = mean_per_step
 
 
 def seconds_per_step(flops: float, num_params: int) -> float:
-    """A nominal duration, from the configuration alone: it only sets how long a chunk is.
+    """A nominal duration, which only determines the length of a chunk.
 
-    Fixed rates, not measured ones, so that a run and its repetition have the same chunks.
+    The rates are constants rather than measurements, so that a repeated fit has the same chunks.
     """
     rate, memory, overhead = {
         "cpu": (1e11, 1e10, 5e-5),
@@ -74,7 +79,3 @@ def seconds_per_step(flops: float, num_params: int) -> float:
         "tpu": (5e13, 1e12, 2e-5),
     }.get(jax.default_backend(), (1e11, 1e10, 5e-5))
     return flops / rate + 40 * num_params / memory + overhead
-
-
-def training_data(problem: Problem) -> Batch:
-    return Batch(jnp.asarray(problem.x), jnp.asarray(problem.y))

@@ -1,4 +1,4 @@
-"""Ctrl-C and termination as a request the loop answers between two chunks."""
+"""Ctrl-C and termination as a request that the loop answers between two chunks."""
 
 import signal
 import threading
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class FitInterrupted(KeyboardInterrupt):
-    """A fit that was stopped from outside; the message says how to go on.
+    """A fit was stopped by a signal; the message says how to resume it.
 
     `exit_code` is what a shell expects of a program ended by that signal (130 for Ctrl-C).
     """
@@ -25,7 +25,7 @@ class StopRequest:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        # Python delivers signals to the main thread only; elsewhere the caller's own apply.
+        # Only the main thread can set handlers; in other threads the caller's stay in force.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._note)

@@ -1,8 +1,7 @@
-"""Train many networks from given weights and keep them as they were on the way.
+"""Train many networks from given weights and return them after given numbers of steps.
 
-`fit` starts where the problem says and returns the end. Studies of training need both to be
-free: here the starts are given, and so are the steps after which all networks are read. The
-gradient steps are those of `MAP`.
+`fit` starts from the problem's initialisation and returns the last weights. Studies of training
+choose both. The gradient steps are those of `MAP`.
 """
 
 from collections.abc import Sequence
@@ -11,12 +10,13 @@ import jax
 import numpy as np
 
 from onebasin.inference import map_estimate
-from onebasin.inference.lanes import Lanes
 from onebasin.inference.loop import compile_loop, default_chunk
 from onebasin.inference.methods import MAP
+from onebasin.inference.minibatches import Minibatches
+from onebasin.inference.replicas import Replicas
 from onebasin.problem import Problem
 from onebasin.progress import Progress, reporting
-from onebasin.trees import PyTree, check_same_shapes, num_parameters
+from onebasin.trees import PyTree, check_same_shapes
 
 
 def train(
@@ -28,13 +28,14 @@ def train(
     checkpoints: Sequence[int] | None = None,
     progress: Progress = "auto",
 ) -> list[PyTree]:
-    """Params [networks, ...] after so many steps each, in one program.
+    """The params [networks, ...] after each of the numbers of steps in `checkpoints`.
 
     Args:
+      problem: the network, data and prior.
       method: epochs, batches, optimiser and learning rate.
       starts: params with a leading axis of networks.
-      keys: one for each network: the order of its batches.
-      checkpoints: numbers of steps, in rising order; by default the end alone. 0 is the start.
+      keys: one key per network, for the order of its batches.
+      checkpoints: increasing numbers of steps, 0 for the start; by default the end alone.
       progress: how to show progress, or a function of (what, done, total).
     """
     check_same_shapes(problem.shapes, starts, "the starts", lead=1)
@@ -45,18 +46,15 @@ def train(
     steps = [program.steps] if checkpoints is None else [int(step) for step in checkpoints]
     if not steps or steps != sorted(set(steps)) or steps[0] < 0 or steps[-1] > program.steps:
         raise ValueError(
-            f"checkpoints must rise from 0 to at most {program.steps} steps, got {steps}"
+            f"checkpoints must increase from 0 to at most {program.steps} steps, got {steps}"
         )
-    heavy = jax.default_backend() == "cpu" and program.seconds_per_step > 2e-3
-    lanes = Lanes(count, in_turn=heavy)
-    picks = np.minimum(np.arange(lanes.padded), count - 1)
-    placed_keys, data = lanes.place_keys(keys), lanes.replicate(program.data)
-    fresh = lanes.on_devices(lanes.each(program.init, (0, None)), split=(True, False))
-    states = jax.jit(fresh)(placed_keys, data)
-    # The optimisers' state at the start does not depend on the weights.
-    states = states._replace(params=lanes.place(jax.tree.map(lambda leaf: leaf[picks], starts)))
-    chunk = default_chunk(program, lanes, 4 * num_parameters(problem.shapes) * count)
-    loop = compile_loop(program, lanes, states, placed_keys, data, chunk)
+    replicas = Replicas.of(program, count)
+    placed_keys, data = replicas.place(keys), replicas.copy_to_all(program.data)
+    states = replicas.initial_states(program, placed_keys, data)
+    # The initial state of the optimiser does not depend on the weights.
+    states = states._replace(params=replicas.place(starts))
+    chunk = default_chunk(program, replicas, problem.shapes)
+    loop = compile_loop(program, replicas, states, placed_keys, data, chunk)
     found, done = [], 0
     with reporting(progress) as report:
         for step in steps:
@@ -67,16 +65,14 @@ def train(
                 )
                 if (np.asarray(chunk_report.first_bad) >= 0).any():
                     raise ValueError(
-                        f"the loss was not finite within {stop} steps; likely {program.likely_cause}"
+                        f"the loss is not finite within {stop} steps; likely {program.likely_cause}"
                     )
                 done = stop
                 report("training", done, steps[-1])
-            found.append(lanes.real(states.params))
+            found.append(replicas.to_host(states.params))
     return found
 
 
 def steps_per_epoch(problem: Problem, method: MAP) -> int:
     """Gradient steps in one pass over the training data."""
-    found = map_estimate.build(problem, method).steps_per_epoch
-    assert found is not None
-    return found
+    return Minibatches.of(problem, method.batch_size).per_epoch

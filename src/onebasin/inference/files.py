@@ -1,4 +1,4 @@
-"""The files of a fit: posteriors, checkpoint, history; where they are and when they may be made."""
+"""The files of a fit: posteriors, checkpoint and history."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +24,15 @@ class Files:
         history: Pathlike | None,
         runs: int | None,
     ) -> "Files":
-        to, saved, told = (None if p is None else Path(p) for p in (out, checkpoint, history))
-        if saved is None and to is not None:
-            saved = to.with_name(to.name + ".checkpoint")
-        for path in (to, saved, told):
+        if checkpoint is None and out is not None:
+            checkpoint = Path(out).with_name(Path(out).name + ".checkpoint")
+        paths = tuple(None if p is None else Path(p) for p in (out, checkpoint, history))
+        for path in paths:
             if path is not None and not path.parent.is_dir():
-                raise FileNotFoundError(f"the folder of {path} does not exist; make it first")
+                raise FileNotFoundError(f"the folder of {path} does not exist; create it first")
             if path is not None and path.is_dir():
                 raise ValueError(f"{path} is a folder; give the path of a file")
-        return cls(to, saved, told, runs)
+        return cls(paths[0], paths[1], paths[2], runs)
 
     def outs(self) -> list[Path]:
         """One posterior file per run: `q.safetensors`, or `q-0.safetensors`, `q-1.safetensors`…"""
@@ -40,13 +40,11 @@ class Files:
             return []
         if self.runs is None:
             return [self.out]
-        return [
-            self.out.with_name(f"{self.out.stem}-{run}{self.out.suffix}")
-            for run in range(self.runs)
-        ]
+        stem, suffix = self.out.stem, self.out.suffix
+        return [self.out.with_name(f"{stem}-{run}{suffix}") for run in range(self.runs)]
 
     def draws(self, run: int) -> Path | None:
-        """Where the draws of a run gather; None to keep them in memory."""
+        """The file that collects the draws of a run; None to keep them in memory."""
         if self.out is not None:
             out = self.outs()[run]
             return out.with_name(out.name + ".part")
@@ -54,25 +52,23 @@ class Files:
             return self.checkpoint.with_name(f"{self.checkpoint.name}.draws-{run}")
         return None
 
-    def existing(self) -> list[Path]:
-        files = [*self.outs(), self.checkpoint, self.history]
-        return [path for path in files if path is not None and path.exists()]
+    def check_new(self) -> None:
+        """Raise if one of the files exists."""
+        for path in (*self.outs(), self.checkpoint, self.history):
+            if path is not None and path.exists():
+                raise FileExistsError(
+                    f"{path} exists; give overwrite=True to replace it, or resume=True to continue"
+                )
 
-    def refuse_existing(self) -> None:
-        for path in self.existing():
-            raise FileExistsError(
-                f"{path} exists; give overwrite=True to replace it, or resume=True to continue"
-            )
-
-    def sweep(self) -> None:
-        """Remove the half-written files a killed process left beside these names."""
+    def remove_partial_writes(self) -> None:
+        """Remove the incomplete files that a killed process left next to these files."""
         for path in (self.checkpoint, *self.outs()):
             if path is not None:
                 sweep_parts(path)
 
-    def clear(self) -> None:
-        """Forget an earlier fit under these names."""
-        gathering = [self.draws(run) for run in range(self.runs or 1)]
-        for path in (self.checkpoint, self.history, *gathering):
+    def remove_progress(self) -> None:
+        """Remove the checkpoint, history and collected draws of an earlier fit."""
+        draws = [self.draws(run) for run in range(self.runs or 1)]
+        for path in (self.checkpoint, self.history, *draws):
             if path is not None:
                 path.unlink(missing_ok=True)
