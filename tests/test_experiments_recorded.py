@@ -1,4 +1,4 @@
-"""Parts of a record outlive the folders of their stages, as long as they are the same stages."""
+"""Parts of a record are kept without the folders of their stages if the stages are the same."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def test_a_part_stays_in_the_record_when_its_folders_are_gone(finished):
     assert json.loads(write_record(experiment, run).read_text()) == whole
 
 
-def test_a_record_made_elsewhere_is_completed(finished, tmp_path):
+def test_a_record_of_another_machine_is_completed(finished, tmp_path):
     experiment, _, path = finished
     other = Run(tmp_path / "other", "toy", quiet=True)
     other.open()
@@ -61,7 +61,7 @@ def test_a_part_of_other_stages_is_not_kept(finished):
 
 
 def test_parts_of_two_machines_stay(finished):
-    """One part was made elsewhere, the other here: both are in the record, time and again."""
+    """A part made on another machine stays in the record, however often it is written."""
     experiment, run, path = finished
     shutil.rmtree(run.out / "stages")
     record = json.loads(path.read_text())
@@ -94,7 +94,7 @@ def test_a_record_of_another_version_is_refused(finished):
         write_record(experiment, run)
 
 
-def test_parts_are_not_lost_while_their_data_are_away(finished, monkeypatch):
+def test_parts_are_not_lost_while_their_data_are_missing(finished, monkeypatch):
     _, _, path = finished
     stage = Stage(fit_posterior, Fit(Setting("cifar10"), VI()))
     monkeypatch.setattr(Stage, "data_is_here", False)
@@ -115,7 +115,7 @@ def test_a_figure_that_a_stage_drew_stays(tmp_path):
     assert (tmp_path / "x-sigma.svg").read_text() == "drawn"
 
 
-def test_what_is_no_record_is_refused(finished):
+def test_a_file_that_is_not_a_record_is_refused(finished):
     experiment, run, path = finished
     path.write_text("{}")
     with pytest.raises(ValueError, match="is not a record of an experiment"):

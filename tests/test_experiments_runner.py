@@ -1,4 +1,4 @@
-"""The stage runner: content keys, caching, resuming, adopting, sharing; verdicts from numbers."""
+"""The stage runner: content keys, caching, resuming, sharing; and verdicts from numbers."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ from onebasin.experiments import EXPERIMENTS, get_experiment
 from onebasin.experiments import speed as speed_module
 from onebasin.experiments import stage as stage_module
 from onebasin.experiments.claims import Requirement, judge, plus_minus
-from onebasin.experiments.common_stages import Fit, finite, fits
+from onebasin.experiments.common_stages import Fit, fits
 from onebasin.experiments.curves import Curve
 from onebasin.experiments.runner import Run, clock
 from onebasin.experiments.setting import SHAPES, TRAIN_EXAMPLES, Setting, gradient_flops
@@ -23,13 +23,14 @@ from onebasin.experiments.speed import speed
 from onebasin.experiments.stage import Stage, encode, step
 from onebasin.inference.methods import VI
 from onebasin.networks import MLP
+from onebasin.tensor_files import finite
 
 
 @dataclass(frozen=True)
 class Number:
     value: int
     log: str = ""
-    """A file that gets a line whenever the stage really runs."""
+    """A file to which every run of the stage adds a line."""
 
 
 def note(config):
@@ -65,7 +66,7 @@ make_anew.__name__ = "make"
 
 @step(version=1, seconds=lambda _: 1.0, resumes=True)
 def count_up(config, inputs, work):
-    """Stopped once on the way; goes on from what it left."""
+    """Interrupted once; continues from the file it left."""
     file = work.folder / "count.txt"
     count = int(file.read_text()) if file.exists() else 0
     while count < config.value:
@@ -134,7 +135,7 @@ def test_done_stages_are_skipped_and_shared(run, tmp_path):
 
 
 @pytest.mark.fast
-def test_a_stopped_stage_leaves_nothing_whole_and_goes_on(run):
+def test_an_interrupted_stage_is_not_done_and_resumes(run):
     stage = Stage(count_up, Number(4))
     with pytest.raises(KeyboardInterrupt):
         run.perform(stage)
@@ -145,7 +146,7 @@ def test_a_stopped_stage_leaves_nothing_whole_and_goes_on(run):
 
 
 @pytest.mark.fast
-def test_what_a_killed_stage_left_is_swept_unless_it_resumes(run):
+def test_files_of_an_interrupted_stage_are_deleted_unless_it_resumes(run):
     stage = Stage(make, Number(4))
     part = run.out / "stages" / f"{stage.key}.part"
     part.mkdir(parents=True)
@@ -169,7 +170,7 @@ def test_presets_and_versions_do_not_mix(run):
 
 
 @pytest.mark.fast
-def test_two_at_once_make_a_stage_once(run, tmp_path):
+def test_a_stage_runs_once_for_several_processes(run, tmp_path):
     log = tmp_path / "log"
     stage = Stage(slow, Number(0, str(log)))
     workers = [threading.Thread(target=run.perform, args=(stage,)) for _ in range(3)]
@@ -246,19 +247,21 @@ def test_numbers_are_written_to_the_digits_their_errors_allow():
 
 
 @pytest.mark.fast
-def test_what_json_has_no_number_for_is_left_out():
+def test_numbers_that_json_lacks_become_null():
     found = {"rhat": [1.5, float("inf"), float("nan")], "name": "x"}
     assert finite(found) == {"rhat": [1.5, None, None], "name": "x"}
 
 
 @pytest.mark.parametrize("setting", [Setting("mnist", width=128, depth=1), Setting("cifar10")])
 def test_the_cost_of_a_gradient_is_what_xla_counts(setting):
-    """Elementwise operations aside: products of matrices are more than nine tenths of it."""
+    """Up to elementwise operations, which are less than a tenth of it."""
     net = MLP(widths=(setting.width,) * setting.depth)
     x = jnp.zeros((1, *SHAPES.get(setting.data, (32, 32, 3))))
     params = jax.eval_shape(net.init, jax.random.key(0), x)
-    lowered = jax.jit(jax.grad(lambda p: net.apply(p, x).sum())).lower(params)
-    assert gradient_flops(setting) == pytest.approx(lowered.cost_analysis()["flops"], rel=0.1)
+    lowered = jax.jit(jax.grad(lambda p: jnp.sum(net.apply(p, x)))).lower(params)  # pyright: ignore[reportArgumentType]
+    analysis = lowered.cost_analysis()
+    assert analysis is not None
+    assert gradient_flops(setting) == pytest.approx(analysis["flops"], rel=0.1)
 
 
 @pytest.mark.fast
@@ -283,7 +286,7 @@ def test_list_and_errors(capsys):
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_every_preset_has_a_plan(name):
-    """Also at paper size, without any data: stages, their order and their estimated times."""
+    """Also at paper size and without data: the stages, their order and estimated times."""
     experiment = get_experiment(name)
     for preset in ("toy", "cpu", "paper"):
         parts = experiment.plan(experiment.config(preset))
@@ -322,14 +325,14 @@ def test_a_barrier_is_clearly_below_another_by_two_errors_of_the_difference():
     def curve(barrier, error):
         return Curve({"barrier": barrier, "barrier_stderr": error})
 
-    # Errors of 0.3 and 0.4 make one of 0.5 for the difference.
+    # Errors of 0.3 and 0.4 give 0.5 for the difference.
     assert curve(0.1, 0.4).clearly_below(curve(1.2, 0.3))
     assert not curve(0.3, 0.4).clearly_below(curve(1.2, 0.3))
     assert not curve(1.2, 0.3).clearly_below(curve(0.1, 0.4))
 
 
-def test_estimates_are_about_this_machine(monkeypatch):
-    """Twice as fast, half as long; the quickest of some products tells."""
+def test_estimates_scale_with_the_speed_of_the_machine(monkeypatch):
+    """Twice the speed halves the estimate; the fastest of five products gives the speed."""
     stage = Stage(make, Number(3))
     for faster in (1.0, 2.0):
         monkeypatch.setattr(stage_module, "speed", lambda faster=faster: faster)

@@ -1,7 +1,7 @@
 """The experiments at toy size, each group run once for all tests that read its records.
 
-They run in a process of their own, as a user's would, with a compiler that optimises nothing:
-at this size compiling takes longer than running.
+They run in a process of their own, as a user would run them, without compiler optimisation: at
+this size compiling takes longer than running.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ XIAO = ("dynamics", "transpositions", "table1", "sigma-pruning", "unimodality")
 
 
 def toy_folder(names: tuple[str, ...], factory: Any) -> Path:
-    """The folder of the group's run; made by whichever test process comes first."""
+    """The folder of the group's run, which the first test process makes."""
     base = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent  # which all workers share
@@ -48,7 +48,7 @@ def toy_folder(names: tuple[str, ...], factory: Any) -> Path:
 
 
 def claims(folder: Path, name: str) -> dict[str, dict[str, Any]]:
-    """The record's claims by their texts."""
+    """The claims of a record by their texts."""
     record = json.loads((folder / f"{name}.json").read_text())
     return {claim["text"]: claim for claim in record["claims"]}
 

@@ -1,6 +1,6 @@
-"""Both papers' experiments, one file each, and the runner that resumes and shares their stages.
+"""The experiments of both papers, one file each, and the runner of their stages.
 
-This module imports nothing heavy: `onebasin reproduce --list` is instant.
+This module imports nothing heavy, so that `onebasin reproduce --list` is instant.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Entry:
 EXPERIMENTS = {
     "barriers": Entry(
         ROSSI,
-        "the loss on the way between two posteriors, before and after",
+        "the loss between two posteriors, before and after alignment",
         "Barriers between two variational posteriors",
         "Fit the same Bayesian network twice. How far does the loss of the predictive rise on "
         "the way from one posterior to the other, and does it still once hidden units are in "
@@ -51,26 +51,26 @@ EXPERIMENTS = {
     ),
     "kl-vs-w2": Entry(
         ROSSI,
-        "does KL matching miss symmetries that W2 finds (figure A1)",
+        "does KL matching miss symmetries that W2 finds? (figure A1)",
         "KL against Wasserstein matching",
         "Does matching by KL lose the symmetry that matching by W2 finds?",
     ),
     "timings": Entry(
         ROSSI,
-        "how long alignment takes as width grows (figure A2)",
+        "the time of an alignment as width grows (figure A2)",
         "How long alignment takes",
         "How does the time of an alignment grow with width, and what does scoring σ cost?",
     ),
     "cifar100": Entry(
         ROSSI,
-        "where the method fails (figure A3), and what helps",
+        "where the method fails (figure A3) and what helps",
         "Where alignment fails",
         "On CIFAR-100 the published method leaves a barrier. Does ours, and what moves it: "
         "better searches, activations, several starts, more posteriors at once, repair, width?",
     ),
     "landscape": Entry(
         ROSSI,
-        "the log posterior on the plane of two posteriors",
+        "the log posterior on a plane through two posteriors",
         "The log posterior around two posteriors",
         "Do q0 and the aligned q1 lie in one basin, and q1 as fitted in another?",
     ),
@@ -82,7 +82,7 @@ EXPERIMENTS = {
     ),
     "transpositions": Entry(
         XIAO,
-        "planted permutations: what rebasin finds (figure 3)",
+        "planted permutations that rebasing recovers (figure 3)",
         "Planted transpositions",
         "Two networks start from the same weights up to a permutation of known size. Is it "
         "still found after training, and what does it cost in distance and loss?",
@@ -96,13 +96,13 @@ EXPERIMENTS = {
     ),
     "sigma-pruning": Entry(
         XIAO,
-        "pruning the weights of largest deviation (figure 5)",
+        "pruning the weights of largest std (figure 5)",
         "Pruning by σ",
         "Does σ tell which weights matter, once the draws it is taken over are in one basin?",
     ),
     "unimodality": Entry(
         XIAO,
-        "is the posterior unimodal once permutations are gone (figure 4)",
+        "is the posterior unimodal without permutations? (figure 4)",
         "Is the posterior unimodal without permutations?",
         "Take the permutations out of HMC chains. Do barriers between chains, second modes of "
         "weights and the variance between chains go away?",
@@ -118,9 +118,9 @@ EXPERIMENTS = {
 
 
 def get_experiment(name: str) -> "Experiment":
-    """The experiment of a name; its module is imported now."""
+    """The experiment with this name; imports its module."""
     if name not in EXPERIMENTS:
         raise ValueError(
-            f"there is no experiment '{name}'; choose among {', '.join(EXPERIMENTS)}, or 'all'"
+            f"there is no experiment '{name}'; choose one of {', '.join(EXPERIMENTS)}, or 'all'"
         )
     return import_module(f"onebasin.experiments.{name.replace('-', '_')}").EXPERIMENT

@@ -13,14 +13,7 @@ from onebasin.alignment.frank_wolfe import FrankWolfe
 from onebasin.choices import ObjectiveName, SplitName
 from onebasin.data import Split
 from onebasin.evaluation.profiles import profile
-from onebasin.experiments.setting import (
-    Setting,
-    dataset,
-    flops,
-    gradient_flops,
-    problem,
-    symmetry,
-)
+from onebasin.experiments.setting import Setting, dataset, flops, gradient_flops, problem, symmetry
 from onebasin.experiments.stage import File, Stage, Work, step
 from onebasin.inference.fitting import fit
 from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method
@@ -43,9 +36,9 @@ def evaluation_seconds(setting: Setting, passes: int) -> float:
 
 
 def load_inputs(setting: Setting, inputs: Mapping[str, Path]) -> dict[str, Any]:
-    """The posteriors in the input files of a stage, sorted by name."""
+    """The posteriors in the input files of a stage, in the order of its plan."""
     shapes = problem(setting).shapes
-    return {name: load(path, like=shapes) for name, path in sorted(inputs.items())}
+    return {name: load(path, like=shapes) for name, path in inputs.items()}
 
 
 @dataclass(frozen=True)

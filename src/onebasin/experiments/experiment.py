@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from matplotlib.figure import Figure
 
 from onebasin.experiments import EXPERIMENTS, PRESETS, Entry
-from onebasin.experiments.claims import Claim, judge
+from onebasin.experiments.claims import Claim
 from onebasin.experiments.record import RECORD_VERSION, Outcome, RecordedParts, lineage, versions
 from onebasin.experiments.runner import Run, write_json
 from onebasin.experiments.setting import examples
@@ -102,17 +102,8 @@ class Experiment(Generic[Config]):
         return found + Findings([self._untested(part) for part in missing])
 
     def _untested(self, part: str) -> Claim:
-        return judge(
-            f"{self.about.title} (part '{part}')",
-            None,
-            published="–",
-            source=self.about.source,
-            ours="–",
-            criterion="",
-            conditions="",
-            published_scale=False,
-            reason=f"part '{part}' has not been run",
-        )
+        text, reason = f"{self.about.title} (part '{part}')", f"part '{part}' has not been run"
+        return Claim(text, "–", self.about.source, "–", "", "", "not tested", reason)
 
 
 def reproduce(experiment: Experiment[Any], run: Run, parts: Sequence[str] = ()) -> Path:

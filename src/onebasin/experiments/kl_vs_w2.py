@@ -110,6 +110,7 @@ def _in_the_plane(plane: Plane, found: Mapping[str, Any]) -> Findings:
     claim = partial(
         judge,
         source=SOURCE,
+        criterion="alignment returns the identity",
         conditions=f"two Gaussians with mean {plane.mean} and deviations {plane.std} and "
         f"{plane.std[::-1]}",
         published_scale=True,
@@ -127,7 +128,6 @@ def _in_the_plane(plane: Plane, found: Mapping[str, Any]) -> Findings:
             not found["kl-reduced"]["swaps"],
             published="KL matching returns the identity",
             ours=f"the reduced form {swapped['kl-reduced']}",
-            criterion="alignment returns the identity",
         ),
         claim(
             "KL matching loses the covariance information",

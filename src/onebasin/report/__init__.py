@@ -1,1 +1,1 @@
-"""Figures and reports of results."""
+"""Pages of results."""

@@ -1,7 +1,7 @@
-"""One self-contained HTML page of the records of experiments: no network, no script.
+"""One self-contained HTML page of the records of experiments, without scripts or network access.
 
-Every claim is shown with the published value beside ours, the conditions ours was measured
-under, and the verdict that the record computed from the numbers.
+Every claim is shown with the published value, ours, the conditions under which ours was measured,
+and the verdict that was computed from the numbers.
 """
 
 import json
@@ -18,7 +18,7 @@ from onebasin.experiments.record import read_record
 from onebasin.report.page_style import CSS
 from onebasin.report.page_svg import inline_svg
 
-# The class and the sign of each verdict: never told by colour alone.
+# The CSS class and the sign of each verdict, which is never shown by colour alone.
 VERDICTS = {
     "holds": ("holds", "✓"),
     "holds at smaller scale": ("smaller", "✓"),
@@ -36,7 +36,7 @@ class Source:
 
 
 def find_records(paths: Sequence[Path]) -> list[Source]:
-    """The records in run folders, or the record files themselves, each once, in a set order."""
+    """The records in run folders or given as files, each once, in the order of the experiments."""
     found: dict[Path, Source] = {}
     for path in paths:
         if not path.exists():
@@ -48,20 +48,19 @@ def find_records(paths: Sequence[Path]) -> list[Source]:
             if file.name not in skipped:
                 found[file.resolve()] = Source(read_record(file), file.parent)
         if path.is_dir() and len(found) == before:
-            raise ValueError(f"{path} holds no records; run `onebasin reproduce` into it first")
-    order = [*EXPERIMENTS]
+            raise ValueError(
+                f"{path} holds no records; run `onebasin reproduce --out` into it first"
+            )
+    order = {name: place for place, name in enumerate(EXPERIMENTS)}
     return sorted(
-        found.values(),
-        key=lambda s: (
-            order.index(s.record["experiment"]) if s.record["experiment"] in order else len(order)
-        ),
+        found.values(), key=lambda source: order.get(source.record["experiment"], len(order))
     )
 
 
 def render(sources: Sequence[Source], title: str = "What was reproduced") -> str:
     """The page."""
     if not sources:
-        raise ValueError("there is no record to show")
+        raise ValueError("there is no record to show; give at least one")
     body = [
         f"<header><h1>{escape(title)}</h1>{_overview(sources)}</header>",
         f"<main>{_summary(sources)}",
@@ -102,7 +101,7 @@ def _machine(machine: dict[str, Any]) -> str:
 
 
 def _summary(sources: Sequence[Source]) -> str:
-    """All claims in one table, experiment by experiment."""
+    """All claims in one table, grouped by experiment."""
     groups = []
     for number, source in enumerate(sources):
         title = escape(source.record["title"])
@@ -119,10 +118,10 @@ def _summary(sources: Sequence[Source]) -> str:
 def _table_html(
     caption: str, heads: Sequence[str], bodies: Sequence[str], note: str = "", kind: str = "numbers"
 ) -> str:
-    """A table of one or more bodies, in a region of its own that scrolls if it is wide."""
+    """A table of one or more bodies, in a region that scrolls if it is wide."""
     head = "".join(f'<th scope="col">{escape(str(h))}</th>' for h in heads)
     below = f'<p class="soft small">{escape(note)}</p>' if note else ""
-    # A region that scrolls must be reachable by keyboard, and named.
+    # A scrollable region must be named and reachable by keyboard.
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
         f'<table class="{kind}"><caption>{escape(caption)}</caption>'
@@ -156,7 +155,7 @@ def _experiment(source: Source, number: int) -> str:
 
 
 def _data(record: dict[str, Any]) -> str:
-    """The data sets, with the numbers of examples that were there to read."""
+    """The data sets with the numbers of examples that were read."""
     return "".join(
         f" · {name}: {found['train']:,} training and {found['test']:,} test examples"
         for name, found in record.get("data", {}).items()
@@ -193,7 +192,7 @@ def _figure(source: Source, number: int, index: int) -> str:
     path = source.folder / Path(found["file"]).name
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path} is missing; keep a record's figures beside it, or reproduce it again"
+            f"{path} is missing; keep the figures of a record beside it, or run it again"
         )
     drawing = inline_svg(path.read_text(), prefix=f"e{number}f{index}-", label=found["alt"])
     return (

@@ -1,4 +1,4 @@
-"""How the page looks: one column, light and dark, on paper and on a phone; no script."""
+"""The style sheet of the page: one column, light and dark, for screens, phones and paper."""
 
 CSS = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --paper: #ffffff;

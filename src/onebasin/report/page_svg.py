@@ -1,7 +1,7 @@
-"""SVG files made fit to stand inside an HTML page.
+"""SVG files prepared for inclusion in an HTML page.
 
-Several figures share one page, so their ids are made distinct; scripts, style sheets, handlers
-and outside references, which no figure of ours has, are left out whoever made the file.
+Several figures share one page, so their ids are made distinct. Scripts, style sheets, event
+handlers and external references, which our figures do not have, are removed from any file.
 """
 
 import re
@@ -13,22 +13,22 @@ LEFT_OUT = {"script", "style", "metadata", "foreignObject", "title", "desc", "im
 
 
 def inline_svg(text: str, *, prefix: str, label: str) -> str:
-    """The figure as an `<svg>` element whose ids begin with `prefix`, described by `label`."""
+    """The figure as an `<svg>` element named `label`, whose ids begin with `prefix`."""
     if "<!ENTITY" in text:
-        raise ValueError("an SVG figure declares entities; make it again with OneBasin")
+        raise ValueError("an SVG figure declares entities; write it again with OneBasin")
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise ValueError(f"a figure is no SVG file ({error}); make it again") from None
+        raise ValueError(f"a figure is not an SVG file ({error}); write it again") from None
     if root.tag != f"{{{SVG}}}svg":
-        raise ValueError("a figure is no SVG file; make it again")
+        raise ValueError("a figure is not an SVG file; write it again")
     _clean(root, prefix)
     box = root.get("viewBox", "0 0 400 300").split()
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.set("role", "img")
     root.set("aria-label", label)
-    # Matplotlib's own style sheet says just this.
+    # The content of the style sheet that matplotlib writes.
     root.set("style", "stroke-linejoin:round;stroke-linecap:butt")
     root.set("class", "wide" if float(box[2]) > 360 else "narrow")
     ElementTree.register_namespace("", SVG)
