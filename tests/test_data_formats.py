@@ -58,7 +58,7 @@ GOOD = idx_bytes(np.zeros((2, 28, 28)), 0x08)
         (b"\0\0\x07\x01\0\0\0\x01\0", "type code 0x07"),
         (GOOD[:10], "inside its IDX header"),
         (GOOD[:-1], "is truncated: its header promises 1568"),
-        (GOOD + b"\0", "longer than its header"),
+        (GOOD + b"\0", "is too long: its header promises 1568"),
         (b"\0\0\x08\x03" + b"\xff" * 12, "cannot hold"),
         (gzip.compress(GOOD, mtime=0)[:-9], "not a complete gzip"),
         (gzip.compress(GOOD, mtime=0)[:12], "not a complete gzip"),

@@ -141,8 +141,7 @@ class Custom:
     def __call__(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
         return self.function(outputs, y)
 
-    def score(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
-        return self.function(outputs, y)
+    score = __call__
 
     def targets(self, y: ArrayLike) -> np.ndarray:
         return np.asarray(y)

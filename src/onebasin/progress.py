@@ -27,11 +27,17 @@ INTERVAL = 5.0  # seconds between two plain lines
 class Reporter:
     """Receives the progress of a computation: `report(what, done, total, figures)`.
 
-    A reporter is a `Callback`, so it can be passed as the `progress` of an inner function.
+    This one calls the function of the user, if there is one, without the figures. A reporter is a
+    `Callback`, so it can be passed as the `progress` of an inner function.
     """
 
+    def __init__(self, callback: Callback | None = None) -> None:
+        self.callback = callback
+
     def __call__(self, what: str, done: int, total: int, figures: str = "") -> None:
-        del what, done, total, figures
+        del figures
+        if self.callback is not None:
+            self.callback(what, done, total)
 
     def close(self) -> None:
         """Restore the terminal."""
@@ -51,7 +57,7 @@ def reporting(progress: Progress) -> Iterator[Reporter]:
     if isinstance(progress, Reporter):
         yield progress
         return
-    reporter = _Forward(progress) if callable(progress) else _styled(progress)
+    reporter = Reporter(progress) if callable(progress) else _styled(progress)
     try:
         yield reporter
     finally:
@@ -85,17 +91,6 @@ def _styled(style: ProgressStyle) -> Reporter:
 def _in_notebook() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
-
-
-class _Forward(Reporter):
-    """Calls the function of the user, without the figures."""
-
-    def __init__(self, callback: Callback) -> None:
-        self.callback = callback
-
-    def __call__(self, what: str, done: int, total: int, figures: str = "") -> None:
-        del figures
-        self.callback(what, done, total)
 
 
 class _Lines(Reporter):

@@ -126,7 +126,6 @@ def fetch(source: Source, download: Download, cache: Path) -> Path:
     wrong download leaves nothing behind.
     """
     import pooch
-    import requests
 
     folder = cache / source.folders[0]
     problems: list[str] = []
@@ -145,23 +144,19 @@ def fetch(source: Source, download: Download, cache: Path) -> Path:
                     ),
                 )
             )
-        except ValueError as error:  # for a bad URL, the errors of requests are ValueErrors too
-            if isinstance(error, requests.RequestException):
-                problems.append(f"{url}: {error}")
-            else:
-                mismatch = True
-                problems.append(f"{url}: the file does not have MD5 {download.md5}")
-        except (requests.RequestException, OSError) as error:
+        except OSError as error:  # among them all errors of requests
             problems.append(f"{url}: {error}")
-    tried = "; ".join(problems)
+        except ValueError:
+            mismatch = True
+            problems.append(f"{url}: the file does not have MD5 {download.md5}")
+    tried = f"({'; '.join(problems)}). {where_to_put(source, cache)}"
     if mismatch:
         raise DataFileError(
             f"{download.name} of {source.name} could not be downloaded: a checksum is wrong, so "
-            f"the file was discarded ({tried}). {where_to_put(source, cache)}"
+            f"the file was discarded {tried}"
         )
     raise FileNotFoundError(
-        f"{source.name} is not on this machine and {download.name} could not be downloaded "
-        f"({tried}). {where_to_put(source, cache)}"
+        f"{source.name} is not on this machine and {download.name} could not be downloaded {tried}"
     )
 
 

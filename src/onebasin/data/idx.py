@@ -37,15 +37,11 @@ def read_idx(path: Path) -> np.ndarray:
         dtype, shape = _header(stream, path)
         size = math.prod(shape) * dtype.itemsize
         body = stream.read(size + 1)
-    if len(body) < size:
+    if len(body) != size:
+        fault = "truncated" if len(body) < size else "too long"
         raise DataFileError(
-            f"{path} is truncated: its header promises {size} bytes of data for shape {shape}, "
-            f"but it has {len(body)}; download it again"
-        )
-    if len(body) > size:
-        raise DataFileError(
-            f"{path} is longer than its header says: the shape {shape} takes {size} bytes of data, "
-            f"and more follow; download it again"
+            f"{path} is {fault}: its header promises {size} bytes of data for shape {shape}; "
+            "download it again"
         )
     # In native byte order, and writable.
     return np.frombuffer(body, dtype).reshape(shape).astype(dtype.newbyteorder("="))

@@ -107,13 +107,20 @@ def header_text(
     description: dict[str, Any], network: dict[str, Any] | None, provenance: Mapping[str, Any]
 ) -> dict[str, str]:
     """The header of a posterior file."""
-    return {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "posterior": to_json(description, "posterior"),
-        "network": to_json(network, "network"),
-        "provenance": to_json(dict(provenance), "provenance"),
-    }
+    return header_of((FORMAT, str(VERSION)), "posterior", description, network, provenance)
+
+
+def header_of(
+    form: tuple[str, str],
+    name: str,
+    content: object,
+    network: dict[str, Any] | None,
+    provenance: Mapping[str, Any],
+) -> dict[str, str]:
+    """The header of a file of a format and version, with its content described under `name`."""
+    entries = {name: content, "network": network, "provenance": dict(provenance)}
+    texts = {name: to_json(value, name) for name, value in entries.items()}
+    return {"format": form[0], "version": form[1], **texts}
 
 
 def load(path: Pathlike, like: PyTree | None = None, *, mapped: bool = False) -> Any:

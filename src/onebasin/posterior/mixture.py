@@ -64,19 +64,13 @@ class Mixture:
 
     def sample(self, count: int | None = None, *, key: jax.Array) -> PyTree:
         """One draw, or `count` draws along a leading axis of every leaf."""
-        return self._choose(lambda c, k: c.sample(count, key=k), count, key=key)
+        return self._choose([c.sample for c in self.components], count, key)
 
     def states(self, count: int | None = None, *, key: jax.Array) -> PyTree | None:
         """The running statistics that belong to `sample(count, key=key)`, or None."""
-        return self._choose(lambda c, k: c.states(count, key=k), count, key=key)
+        return self._choose([c.states for c in self.components], count, key)
 
-    def _choose(
-        self,
-        draw: Callable[[Posterior, jax.Array], PyTree],
-        count: int | None,
-        *,
-        key: jax.Array,
-    ) -> PyTree:
+    def _choose(self, draws: list[Callable], count: int | None, key: jax.Array) -> PyTree:
         """Draw from every component, then select one component for each draw.
 
         The selection inverts the cumulative weights at stratified uniforms. The number of draws
@@ -91,7 +85,7 @@ class Mixture:
         uniform = jax.random.permutation(order_key, uniform)
         picks = jnp.searchsorted(jnp.cumsum(self.weights), uniform, side="right")
         picks = jnp.clip(picks, 0, len(self.components) - 1)
-        drawn = [draw(c, k) for c, k in zip(self.components, keys, strict=True)]
+        drawn = [draw(count, key=k) for draw, k in zip(draws, keys, strict=True)]
 
         def leaf(*options: jax.Array) -> jax.Array:
             if count is None:

@@ -12,19 +12,18 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.posterior.files import header_of
 from onebasin.posterior.structure import describe, rebuild
 from onebasin.tensor_files import (
     Pathlike,
     TensorFileError,
     check_new,
     read_tensors,
-    to_json,
     write_tensors,
 )
 from onebasin.trees import PyTree, leaves_by_path, num_parameters, shapes_by_path, with_leaves
 
-FORMAT = "onebasin-sparse"
-VERSION = "1"
+FORMAT = ("onebasin-sparse", "1")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +74,7 @@ def save_sparse(
         "by": pruned.by,
         "scope": pruned.scope,
     }
-    header = {
-        "format": FORMAT,
-        "version": VERSION,
-        "content": to_json(content, "content"),
-        "network": to_json(network, "network"),
-        "provenance": to_json(provenance, "provenance"),
-    }
-    write_tensors(path, tensors, header)
+    write_tensors(path, tensors, header_of(FORMAT, "content", content, network, provenance))
     return path
 
 
@@ -90,9 +82,9 @@ def load_sparse(path: Pathlike) -> SparseFile:
     """Read a pruned network into dense params, with zeros at pruned coordinates."""
     header, tensors = read_tensors(path)
     metadata = header.metadata
-    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+    if (metadata.get("format"), metadata.get("version")) != FORMAT:
         raise TensorFileError(
-            f"{path} is not a sparse file of version {VERSION}; `onebasin prune` writes them"
+            f"{path} is not a sparse file of version {FORMAT[1]}; `onebasin prune` writes them"
         )
     content = header.json("content")
     try:
