@@ -1,8 +1,7 @@
-"""Members as they lie in the common frame, read a block of coordinates at a time.
+"""Members in the common frame, read a block of coordinates at a time.
 
-Nothing is copied but the block: every draw's part of it is gathered by that draw's own
-permutation (and scaled), so that a pass over all draws costs one read of them, in memory or in a
-file.
+Only the block is copied: every member's part of it is gathered by that member's own permutation
+(and scaled), so a pass over all draws costs one read of them, in memory or in a file.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from onebasin.alignment.scores import Indices
 from onebasin.symmetry import Symmetry
 from onebasin.symmetry.layout import gather_index, moves
 
-BLOCK_BYTES = 1 << 25  # of all members' parts of one block: large products, little memory
+BLOCK_BYTES = 1 << 25  # of one block of all members: large products, little memory
 
 
 @dataclass(frozen=True)
@@ -24,20 +23,20 @@ class Block:
     """Some coordinates of one leaf, of all members."""
 
     leaf: str
-    columns: slice  # which of the leaf's coordinates, in row-major order
+    columns: slice  # into the flattened leaf
     values: np.ndarray  # [members, coordinates]
-    variance: np.ndarray | float  # of the members' own, averaged over them, [coordinates]
+    variance: np.ndarray | float  # the mean of the members' own variances, [coordinates]
 
 
 @dataclass
 class AlignedMembers:
-    """Members with the permutation each lies under."""
+    """Members with a permutation each."""
 
     members: Members
     symmetry: Symmetry
     indices: list[Indices]
     precision: np.dtype | None = None
-    """Of the blocks; the members' own unless given."""
+    """The precision of the blocks; that of the members if None."""
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -52,13 +51,8 @@ class AlignedMembers:
     def dtype(self) -> np.dtype:
         return self.own_dtype if self.precision is None else self.precision
 
-    @property
-    def size(self) -> int:
-        """Coordinates of one member."""
-        return sum(int(np.prod(shape)) for shape in self.shapes.values())
-
     def blocks(self) -> Iterator[Block]:
-        """All coordinates, leaf by leaf, in the order of the leaf's first axis."""
+        """All coordinates, leaf by leaf, in slices of the first axis."""
         stacked = {
             name: np.stack([indices[name] for indices in self.indices]) for name in self.indices[0]
         }
@@ -71,24 +65,21 @@ class AlignedMembers:
             own = int(np.prod(shape[1:])) * self.dtype.itemsize * len(self.members)
             step = max(1, BLOCK_BYTES // max(own, 1))
             for start in range(0, shape[0] if shape else 1, step):
-                rows = slice(start, start + step)
-                yield self._block(leaf, rows, gathers)
+                yield self._block(leaf, slice(start, start + step), gathers)
 
     def _block(self, leaf: str, rows: slice, gathers: Mapping[int, np.ndarray]) -> Block:
         members, width = self.members, int(np.prod(self.shapes[leaf][1:]))
         columns = slice(rows.start * width, rows.stop * width)
         if members.draws is not None:
-            parts = members.draws[leaf]
-            sources = [nth_draw(parts, i) for i in range(len(members))]
-            return Block(leaf, columns, self._gathered(leaf, sources, rows, gathers), 0.0)
-        assert members.moments is not None
-        means = [q.mean[leaf] for q in members.moments]
-        values = self._gathered(leaf, means, rows, gathers)
-        if any(q.std is None for q in members.moments):
+            sources = [nth_draw(members.draws[leaf], i) for i in range(len(members))]
+        else:
+            sources = [q.mean[leaf] for q in members.moments or ()]
+        values = self._gathered(leaf, sources, rows, gathers)
+        if members.moments is None or members.has_points:
             return Block(leaf, columns, values, 0.0)
-        stds = [q.std_or_zeros()[leaf] for q in members.moments]
-        deviations = self._gathered(leaf, stds, rows, gathers).astype(np.float64)
-        return Block(leaf, columns, values, np.mean(deviations**2, axis=0))
+        sources = [q.std_or_zeros()[leaf] for q in members.moments]
+        stds = self._gathered(leaf, sources, rows, gathers).astype(np.float64)
+        return Block(leaf, columns, values, np.mean(stds**2, axis=0))
 
     def _gathered(
         self,
@@ -97,7 +88,7 @@ class AlignedMembers:
         rows: slice,
         gathers: Mapping[int, np.ndarray],
     ) -> np.ndarray:
-        """One row for each member: its coordinates of these rows, moved and scaled."""
+        """These rows of every member, moved and scaled: [members, coordinates]."""
         shape = self.shapes[leaf]
         count = 1 if not shape else len(range(shape[0])[rows])
         out = np.empty((len(sources), count, *shape[1:]), self.dtype)
@@ -113,7 +104,7 @@ class AlignedMembers:
                 factor = factors[i].astype(self.dtype)
                 if axis in gathers:
                     factor = factor[gathers[axis][i]]
-                spread = [1] * part.ndim
-                spread[axis] = -1
-                out[i] *= (factor[rows] if axis == 0 else factor).reshape(spread)
+                broadcast = [1] * part.ndim
+                broadcast[axis] = -1
+                out[i] *= (factor[rows] if axis == 0 else factor).reshape(broadcast)
         return out.reshape(len(sources), -1)

@@ -1,13 +1,13 @@
 """Linear assignment: the permutation x that maximises Σ_i S[i, x[i]], exactly.
 
-A solve leaves *prices* v behind. With profits u_i = max_j (S_ij − v_j), weak duality says
-that no assignment of any matrix S scores above Σu + Σv, so
+A solve returns *prices* v. With profits u_i = max_j (S_ij − v_j), weak duality says that no
+assignment of any matrix S scores above Σu + Σv, so
 
     gap = Σ_i u_i + Σ_j v_j − Σ_i S[i, x_i] ≥ 0
 
-bounds what a new solve could gain, and gap = 0 certifies that x is optimal. The prices also
-make the next solve cheap: subtracting u and v changes no optimum, and on a matrix that
-changed little the reduced costs are nearly solved, which the solver sees in its first pass.
+bounds what a new solve could gain, and gap = 0 certifies that x is optimal. The prices also make
+the next solve cheap: subtracting u and v changes no optimum, and if the matrix has changed little,
+the solver finishes most rows of the reduced costs in its first pass.
 """
 
 import os
@@ -20,19 +20,18 @@ from typing import TypeVar
 
 import lap
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 T = TypeVar("T")
 
 SMALL = 128  # units up to which a cold solve is cheaper than keeping prices
-ROUNDS = 12  # of price updates when no certificate is asked for
-BLOCK_ENTRIES = 1 << 17  # float64 entries of one block of rows: stays in the second-level cache
-THREADED_ENTRIES = 1 << 20  # smaller matrices are not worth handing to threads
+ROUNDS = 12  # of price updates unless a certificate is asked for
+BLOCK_ENTRIES = 1 << 17  # float64 entries of one block of rows: fits the second-level cache
+THREADED_ENTRIES = 1 << 20  # smaller matrices are not worth the cost of threads
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The column of every row, and the prices that certify it (None if none were asked for)."""
+    """The column of every row, and the prices that certify it (None if they were not computed)."""
 
     columns: np.ndarray
     prices: np.ndarray | None
@@ -47,14 +46,14 @@ def solve(
 ) -> Assignment:
     """The optimal assignment; `prices` of an earlier solve of a similar matrix save most work.
 
-    Prices are worked out unless the matrix is so small that they cost more than they save;
-    `certify=True` asks for them in any case.
+    Prices are computed if the matrix is large enough for them to pay; `certify=True` asks for
+    exact ones in any case.
     """
     if len(scores) == 0:
         return Assignment(np.zeros(0, np.int64), np.zeros(0))
     wanted = len(scores) > SMALL if certify is None else certify
     if prices is None and not wanted:
-        # Reducing costs takes longer than it saves here; a square sum tells whether all are finite.
+        # Reducing costs does not pay here; the sum of squares tells whether all are finite.
         costs = np.negative(scores, dtype=np.float64)
         if isfinite(np.vdot(costs, costs)):
             return Assignment(lap.lapjvr(costs, return_cost=False)[1], None)
@@ -68,13 +67,8 @@ def solve(
     return Assignment(columns, _new_prices(costs, columns, prices, rounds))
 
 
-def reference(scores: np.ndarray) -> np.ndarray:
-    """The columns found by SciPy: what `solve` is checked against."""
-    return linear_sum_assignment(np.asarray(scores, np.float64), maximize=True)[1]
-
-
 def gap(scores: np.ndarray, columns: np.ndarray, prices: np.ndarray) -> float:
-    """By how much any assignment could beat `columns`, at most; 0 certifies that none does.
+    """An upper bound on what any assignment gains over `columns`; 0 certifies that none does.
 
     >>> scores = np.array([[3.0, 1.0], [1.0, 2.0]])
     >>> found = solve(scores, certify=True)
@@ -87,7 +81,7 @@ def gap(scores: np.ndarray, columns: np.ndarray, prices: np.ndarray) -> float:
         profits[rows] = (scores[rows] - prices).max(axis=1)
 
     _over_rows(block, scores.shape)
-    # Summing the differences keeps the digits that separate sums would cancel.
+    # A sum of differences keeps the digits that a difference of sums would cancel.
     return float(np.sum(profits + prices[columns] - scores[np.arange(len(scores)), columns]))
 
 
@@ -107,7 +101,7 @@ def reduced_costs(scores: np.ndarray, prices: np.ndarray, name: str) -> np.ndarr
         bad = ~np.isfinite(costs).all(axis=1)
         raise ValueError(
             f"the scores of group '{name}' hold NaN or infinity (first at unit "
-            f"{int(np.argmax(bad))}); look for huge values or zero deviations in its leaves"
+            f"{int(np.argmax(bad))}); check its leaves for huge values or zero standard deviations"
         )
     return costs
 
@@ -118,10 +112,10 @@ def _new_prices(
     """Prices at which `columns` is optimal for the matrix whose reduced costs are given.
 
     Optimality needs d_j ≤ C_ij − C[i, x_i] + d[x_i] for all i, j, where −d is what is added to
-    the prices: shortest paths in the graph of exchanges, which has no negative cycle because
-    x is optimal. They are found by Bellman and Ford's relaxation; only rows whose own column
-    has just become dearer can lower another, and a warm start leaves few of them. Prices cut
-    short after some rounds still bound the gain and still warm the next solve.
+    the prices: shortest paths in the graph of exchanges, which has no negative cycle because x is
+    optimal. They are found by Bellman and Ford's relaxation. Only rows whose own column has just
+    become dearer can lower another, and a warm start leaves few of them. Prices that are not
+    converged after some rounds still bound the gain and still warm-start the next solve.
     """
     n = len(costs)
     own = costs[np.arange(n), columns]
@@ -141,7 +135,7 @@ def _new_prices(
 
 
 def _lowest(costs: np.ndarray, rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """min over the given rows of costs[row] + offset, a block at a time."""
+    """The minimum of costs[row] + offset over the given rows, a block at a time."""
     step = max(1, BLOCK_ENTRIES // costs.shape[1])
     low = np.full(costs.shape[1], np.inf)
     for start in range(0, len(rows), step):
@@ -152,7 +146,7 @@ def _lowest(costs: np.ndarray, rows: np.ndarray, offsets: np.ndarray) -> np.ndar
 
 
 def _over_rows(block: Callable[[slice], T], shape: tuple[int, ...]) -> list[T]:
-    """Run `block` on slices of rows; large matrices use all cores (NumPy drops the GIL)."""
+    """Run `block` on slices of rows; large matrices use all cores (NumPy releases the GIL)."""
     if shape[0] * shape[1] <= BLOCK_ENTRIES:
         return [block(slice(None))]
     step = max(1, BLOCK_ENTRIES // max(shape[1], 1))

@@ -1,9 +1,9 @@
-"""Coordinate descent: one group at a time to its optimum, until none can gain.
+"""Coordinate descent: one group at a time is moved to its optimum, until none can gain.
 
-The score never falls. A group is visited again only if a neighbour has moved since; then its
-last prices bound what it could gain (no solve if that is nothing) and warm the solve if it is
-something. A group that sits on two axes of one array is quadratic: its score matrix is the
-slope at the permutation it has, and the step is taken only if the whole score rises.
+The score never decreases. A group is visited again only if a neighbour has moved since. Its last
+prices then bound its gain: there is no solve if the bound is zero, and a warm-started one if it is
+not. A group on two axes of one array is quadratic: its score matrix is the gradient at its present
+permutation, and the step is taken only if the total score rises.
 """
 
 import time
@@ -14,11 +14,12 @@ import numpy as np
 
 from onebasin.alignment.assignment import Assignment, gap, solve
 from onebasin.alignment.scores import ScoreTable
+from onebasin.choices import OrderName
 
 
 @dataclass
 class Trace:
-    """The score after every visit that moved a group, with the seconds since the start."""
+    """The score after every move, with the seconds since the start."""
 
     scores: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -41,20 +42,19 @@ class Descent:
 
 @dataclass
 class Matcher:
-    """A score table with what the last solve of every group left behind."""
+    """A score table, with the prices of the last solve of every group."""
 
     table: ScoreTable
     trace: Trace
     prices: dict[str, np.ndarray] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)
-    """Groups that a pass from the input has left at their optimum: descent need not begin there."""
+    """Groups at their optimum after a forward pass: descent need not visit them first."""
 
     def forward(self) -> float:
-        """One pass from the input: each group by the places whose other groups came before.
+        """A forward pass: match each group by the places whose other groups are matched already.
 
-        At the start nothing is known of the groups ahead, and scoring against them as they
-        happen to lie adds noise; leaving them out finds a far better basin. Returns the score of
-        where it ends.
+        At the start nothing is known of the groups ahead, and scoring against their initial
+        permutations adds noise; without them the basin is far better. Returns the final score.
         """
         score = self.table.constant()
         neighbours = self.table.neighbours()
@@ -80,8 +80,8 @@ class Matcher:
     def descend(self, orders: "Orders", max_sweeps: int, score: float | None = None) -> Descent:
         """Visit groups until none can gain, or `max_sweeps` sweeps have been made.
 
-        `score` is that of where the table lies, if it is known. If not, gains are counted from
-        nought and the start is scored afterwards: only a quadratic group needs to know before.
+        `score` is the present score, if it is known. If not, gains are added up from zero and the
+        start is scored at the end; only quadratic groups need the score before.
         """
         table = self.table
         neighbours = table.neighbours()
@@ -115,12 +115,12 @@ class Matcher:
             self.prices[name] = found.prices
 
     def _visit(self, name: str, *, quadratic: bool, score: float) -> float:
-        """Give a group its best permutation; what that gained (0 if nothing moved)."""
+        """Give a group its best permutation; returns the gain (0 if nothing moved)."""
         table = self.table
         matrix = table.scores(name)
         now = table.indices[name]
         rows = np.arange(len(now))
-        # What rounding makes of a sum of this size is not a gain.
+        # A change within the rounding error of the sum is not a gain.
         entries = matrix[rows, now].astype(np.float64)
         noise = float(np.finfo(matrix.dtype).eps * np.abs(entries).sum())
         prices = self.prices.get(name)
@@ -143,16 +143,12 @@ class Matcher:
 
 @dataclass
 class Orders:
-    """In which order a sweep visits the groups: as data flows, back, both in turn, or random."""
+    """The order of the groups in each sweep: as data flows, reversed, alternating, or random."""
 
-    kind: str = "forward"
+    kind: OrderName = "forward"
     seed: Sequence[int] = (0,)
 
     def __post_init__(self) -> None:
-        if self.kind not in ("forward", "backward", "alternate", "random"):
-            raise ValueError(
-                f"there is no order '{self.kind}'; use forward, backward, alternate or random"
-            )
         self._rng = np.random.default_rng(list(self.seed)) if self.kind == "random" else None
         self._count = 0
 

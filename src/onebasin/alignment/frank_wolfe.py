@@ -1,14 +1,13 @@
-"""A stronger search: Frank and Wolfe's method on doubly stochastic matrices.
+"""Frank and Wolfe's method on doubly stochastic matrices: a search beyond coordinate descent.
 
-Every permutation matrix is relaxed to a doubly stochastic X_g. The score stays a polynomial
-in them (bilinear where a leaf has two groups), its slope for one group is a score matrix, and
-the best permutation for that slope is one assignment. All groups step together towards theirs
-by the share that is best along the way; the end is rounded by one assignment for each group
-and polished by coordinate descent. Starting from the middle, where every unit is matched to
-all alike, it is not bound to the basin that coordinate descent fell into.
+Every permutation matrix is relaxed to a doubly stochastic X_g. The score is a polynomial in them
+(bilinear where a leaf has two groups), its gradient for one group is a score matrix, and the best
+permutation for that gradient is one assignment. All groups step together towards theirs, by the
+step size that is best along the line; the end is rounded by one assignment for each group and
+polished by coordinate descent. The search starts near the centre, where every unit is matched to
+all units equally, so it can leave the basin of coordinate descent.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,28 +24,38 @@ Relaxed = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class FrankWolfe:
-    """Steps of the relaxed search, and the share of the found permutation it starts with.
+    """A search that `align` adds to coordinate descent: Frank and Wolfe's method.
 
-    `anchor` 0 starts at the uniform matrix, 1 at the permutation of the coordinate descent.
+    It starts at X = (1 − anchor)·11ᵀ/n + anchor·P, with P the permutation of coordinate descent.
+
+    >>> import onebasin as ob
+    >>> symmetry = ob.Symmetry.by_hand({"w": np.zeros(2)}, {"units": [("w", 0)]})
+    >>> q0, q1 = {"w": np.array([1.0, 5.0])}, {"w": np.array([6.0, 2.0])}
+    >>> ob.align(q1, to=q0, symmetry=symmetry, search=ob.FrankWolfe(steps=5)).posterior["w"]
+    array([2., 6.])
+
+    Args:
+      steps: steps of the relaxed search, at most.
+      anchor: the share of the permutation in the start: 0 starts at the uniform matrix, 1 at the
+        permutation.
     """
 
     steps: int = 30
     anchor: float = 0.1
 
     def improve(self, matcher: Matcher, end: Descent, orders: Orders, max_sweeps: int) -> Descent:
-        """Search from the matcher's permutation; it moves only to a higher score."""
-        problem, table = matcher.table.problem, matcher.table
-        start = self._start(table)
-        relaxed = self._search(problem, start)
+        """Search from the matcher's permutation; the matcher moves only to a higher score."""
+        pair = matcher.table.pair
+        relaxed = self._search(pair, self._start(matcher.table))
         indices = {name: solve(x, name=name).columns for name, x in relaxed.items()}
-        fresh = Matcher(ScoreTable(problem, Permutation(indices)), matcher.trace)
+        fresh = Matcher(ScoreTable(pair, Permutation(indices)), matcher.trace)
         mark = len(matcher.trace.scores)
         found = fresh.descend(orders, max_sweeps)
         sweeps = end.sweeps + found.sweeps
         if found.score <= end.score:
             del matcher.trace.scores[mark:], matcher.trace.seconds[mark:]
             return Descent(end.score, sweeps, end.converged)
-        # The trace of the best so far: what lies below where the descent had ended is cut.
+        # A trace never decreases: scores below the end of the first descent are dropped.
         kept = [i for i, s in enumerate(matcher.trace.scores) if i < mark or s > end.score]
         matcher.trace.scores[:] = [matcher.trace.scores[i] for i in kept]
         matcher.trace.seconds[:] = [matcher.trace.seconds[i] for i in kept]
@@ -61,19 +70,19 @@ class FrankWolfe:
             relaxed[name][np.arange(n), index] += self.anchor
         return relaxed
 
-    def _search(self, problem: FeaturePair, relaxed: Relaxed) -> Relaxed:
-        names = [group.name for group in problem.symmetry.groups]
+    def _search(self, pair: FeaturePair, relaxed: Relaxed) -> Relaxed:
+        names = [group.name for group in pair.symmetry.groups]
         prices: dict[str, np.ndarray] = {}
-        value = _score(problem, relaxed)
+        value = _score(pair, relaxed)
         for _ in range(self.steps):
             vertex = {}
             for name in names:
-                found = solve(slope(problem, relaxed, name), prices=prices.get(name), name=name)
+                found = solve(gradient(pair, relaxed, name), prices=prices.get(name), name=name)
                 if found.prices is not None:
                     prices[name] = found.prices
                 vertex[name] = np.zeros_like(relaxed[name])
                 vertex[name][np.arange(len(found.columns)), found.columns] = 1.0
-            share, reached = _best_share(problem, relaxed, vertex, value)
+            share, reached = _best_share(pair, relaxed, vertex, value)
             if reached <= value + 1e-10 * abs(value):
                 break
             relaxed = _between(relaxed, vertex, share)
@@ -85,47 +94,41 @@ def _between(a: Relaxed, b: Relaxed, share: float) -> Relaxed:
     return {name: (1 - share) * a[name] + share * b[name] for name in a}
 
 
-def _best_share(problem: FeaturePair, a: Relaxed, b: Relaxed, value: float) -> tuple[float, float]:
-    """The share in [0, 1] at which the score is highest; it is a polynomial of low degree."""
-    degree = max(
-        (sum(1 for axis in axes for _ in occurrences(axis)) for axes in _scored(problem)),
-        default=1,
-    )
+def _best_share(pair: FeaturePair, a: Relaxed, b: Relaxed, value: float) -> tuple[float, float]:
+    """The share in [0, 1] with the highest score, a polynomial of low degree in the share."""
+    layouts = pair.symmetry.layouts
+    scored = [layouts[leaf] for leaf in pair.target[0] if leaf in layouts]
+    degree = max((sum(len(list(occurrences(axis))) for axis in axes) for axes in scored), default=1)
     points = np.linspace(0, 1, degree + 1)
-    values = [value, *(_score(problem, _between(a, b, t)) for t in points[1:])]
+    values = [value, *(_score(pair, _between(a, b, t)) for t in points[1:])]
     polynomial = np.polynomial.Polynomial.fit(points, values, degree, domain=[0, 1])
     turns = polynomial.deriv().roots()
     candidates = [float(t.real) for t in turns if abs(t.imag) < 1e-9 and 0 < t.real < 1]
     share = max([*candidates, 1.0], key=polynomial)
-    return share, (values[-1] if share == 1.0 else _score(problem, _between(a, b, share)))
+    return share, (values[-1] if share == 1.0 else _score(pair, _between(a, b, share)))
 
 
-def _scored(problem: FeaturePair) -> list[tuple[Layout, ...]]:
-    layouts = problem.symmetry.layouts
-    return [layouts[leaf] for leaf in problem.target[0] if leaf in layouts]
-
-
-def _score(problem: FeaturePair, relaxed: Relaxed) -> float:
+def _score(pair: FeaturePair, relaxed: Relaxed) -> float:
     total = 0.0
-    for target, mover in zip(problem.target, problem.mover, strict=True):
-        for leaf, axes in problem.symmetry.layouts.items():
+    for target, mover in zip(pair.target, pair.mover, strict=True):
+        for leaf, axes in pair.symmetry.layouts.items():
             if leaf in target:
-                moved = _mixed(mover[leaf].astype(np.float64), axes, relaxed, None)
+                moved = _mixed(mover[leaf].astype(np.float64), axes, relaxed)
                 total += float(np.vdot(target[leaf].astype(np.float64), moved))
     return total
 
 
-def slope(problem: FeaturePair, relaxed: Relaxed, name: str) -> np.ndarray:
-    """∂score/∂X_g: the group's score matrix with every other place mixed."""
-    group = problem.symmetry[name]
+def gradient(pair: FeaturePair, relaxed: Relaxed, name: str) -> np.ndarray:
+    """∂score/∂X_g: the score matrix of the group with every other place mixed."""
+    group = pair.symmetry[name]
     total = np.zeros((group.size, group.size))
     for place in group.places:
         if place.where != "params":
             continue
-        axes = problem.symmetry.layouts[place.leaf]
-        for target, mover in zip(problem.target, problem.mover, strict=True):
-            still = (place.axis, place.occurrence)
-            moved = _mixed(mover[place.leaf].astype(np.float64), axes, relaxed, still)
+        axes = pair.symmetry.layouts[place.leaf]
+        for target, mover in zip(pair.target, pair.mover, strict=True):
+            fixed = (place.axis, place.occurrence)
+            moved = _mixed(mover[place.leaf].astype(np.float64), axes, relaxed, fixed)
             total += place.rows(target[place.leaf].astype(np.float64)) @ place.rows(moved).T
     return total
 
@@ -133,13 +136,13 @@ def slope(problem: FeaturePair, relaxed: Relaxed, name: str) -> np.ndarray:
 def _mixed(
     array: np.ndarray,
     axes: tuple[Layout, ...],
-    relaxed: Mapping[str, np.ndarray],
-    still: tuple[int, int] | None,
+    relaxed: Relaxed,
+    fixed: tuple[int, int] | None = None,
 ) -> np.ndarray:
-    """Every axis mixed by its groups' matrices, but for one place: axis and occurrence."""
+    """Every axis mixed by the matrices of its groups, except at one place (axis, occurrence)."""
     for axis, layout in enumerate(axes):
         for nth, (name, positions) in enumerate(occurrences(layout)):
-            if (axis, nth) == still:
+            if (axis, nth) == fixed:
                 continue
             moved = np.moveaxis(array, axis, 0).copy()
             units = moved[positions]  # [size, m, …]

@@ -1,10 +1,10 @@
-"""Fit one Gaussian to all members and move each to where it is densest, in turn.
+"""Fit one Gaussian to all members and move each to where its density is highest, in turn.
 
-Neither step lowers the mean log-likelihood of the members. Begun where unaligned members lie it
-would stay there: the wide Gaussian of unaligned members suits each of them as it is.
+Neither step lowers the mean log-likelihood of the members. The start must be aligned already: the
+wide Gaussian of unaligned members is close to a local optimum.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from onebasin.alignment.aligned_members import AlignedMembers
 from onebasin.alignment.gaussian_fit import GaussianFit
@@ -14,36 +14,29 @@ from onebasin.alignment.workers import Workers
 from onebasin.progress import Reporter
 
 STEPS = 2  # of EM after every round of moves
-POLISH = 10  # at most, of EM once nothing moves any more; from principal directions it gains little
-POLISHED = 1e-2  # of what EM gained so far: a step that gains less is the last
+POLISH = 10  # of EM at most, once nothing moves; after principal directions it gains little
+POLISHED = 1e-2  # EM stops after a step that gains less than this share of its gain so far
 
 
-@dataclass(frozen=True)
-class Alternation:
-    """How a Gaussian and its members came to rest."""
+class Alternation(NamedTuple):
+    """The mean log-likelihood at each stage, whether it converged, and the moves of each round."""
 
     trace: tuple[float, ...]
-    rounds: int
     converged: bool
     moves: tuple[int, ...]
 
 
 def fit_gaussian(aligned: AlignedMembers, rank: int, floor: float) -> GaussianFit:
-    """The Gaussian of members as they lie, after a few steps of EM."""
+    """The Gaussian of aligned members, after a few steps of EM."""
     fit = GaussianFit(aligned, rank, floor)
     _polish(fit, STEPS)
     return fit
 
 
 def align_to_gaussian(
-    fit: GaussianFit,
-    *,
-    max_rounds: int,
-    tolerance: float,
-    max_sweeps: int,
-    report: Reporter,
+    fit: GaussianFit, *, max_rounds: int, tolerance: float, max_sweeps: int, report: Reporter
 ) -> Alternation:
-    """Move every member to where the Gaussian is highest, fit it again, and so on."""
+    """Alternate between moving every member to where the Gaussian is highest and refitting it."""
     aligned = fit.aligned
     trace, moves, converged = [fit.mean_log_likelihood], [], max_rounds == 0
     for number in range(max_rounds):
@@ -53,13 +46,12 @@ def align_to_gaussian(
             def one(i: int, target: GaussianTarget = target) -> Indices | None:
                 return target.best_indices(aligned.members[i], aligned.indices[i], max_sweeps)
 
-            what = f"round {number + 1} to the Gaussian"
-            found = workers.map(one, range(len(aligned.members)), what)
+            which = range(len(aligned.members))
+            found = workers.map(one, which, f"round {number + 1} to the Gaussian")
         moves.append(sum(indices is not None for indices in found))
         if moves[-1]:
-            aligned.indices = [
-                old if new is None else new for old, new in zip(aligned.indices, found, strict=True)
-            ]
+            pairs = zip(aligned.indices, found, strict=True)
+            aligned.indices = [old if new is None else new for old, new in pairs]
             fit.recentre()
             _polish(fit, STEPS)
         trace.append(fit.mean_log_likelihood)
@@ -68,7 +60,7 @@ def align_to_gaussian(
             break
     _polish(fit, POLISH)
     trace.append(fit.mean_log_likelihood)
-    return Alternation(tuple(trace), len(moves), converged, tuple(moves))
+    return Alternation(tuple(trace), converged, tuple(moves))
 
 
 def _polish(fit: GaussianFit, steps: int) -> None:

@@ -1,22 +1,19 @@
 """Bring any number of posteriors, or draws, into one basin: `align_many`.
 
-There is no reference: every member is aligned to the barycentre of the others, in turn, until
-none moves. Each has one permutation into the common frame, so going from i to j to k is the
-same as going from i to k. For features f that are the same on both sides (w2, l2), the spread
+There is no reference: every member is aligned to the barycentre of the others, in turn, until no
+member moves. Each member has one permutation into the common frame, so alignments compose: from i
+to j to k is the same as from i to k. For features that are the same on both sides (w2, l2), the
+dispersion (1/n) (Σᵢ ‖fᵢ‖² − ‖Σᵢ Pᵢfᵢ‖² / n) decreases with every step. From the identity it hardly
+decreases, since unaligned members are close to a local optimum. So all members are first aligned to
+one of them, the anchor, to which the others come closest.
 
-    V = (1/n) Σᵢ ‖Pᵢfᵢ − f̄‖² = (1/n) (Σᵢ ‖fᵢ‖² − ‖Σᵢ Pᵢfᵢ‖² / n)
-
-falls with every step. Started at the identity it hardly moves (the mean of unaligned members
-is a compromise that suits each of them as it lies), so all are first aligned to one of them,
-the one to which the others come closest.
-
-`log-density` then alternates between fitting one factorised Gaussian to all and moving each
-to where the Gaussian is highest: both raise the mean log-density.
+`log-density` then alternates between fitting one factorised Gaussian to all members and moving each
+of them to where the Gaussian is highest: both steps raise the mean log-density.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -27,20 +24,12 @@ import numpy as np
 
 from onebasin.alignment.aligned_members import AlignedMembers
 from onebasin.alignment.gaussian_alternation import align_to_gaussian, fit_gaussian
-from onebasin.alignment.members import (
-    Match,
-    Members,
-    Sums,
-    add,
-    match,
-    moved,
-    square_norm,
-    zeros,
-)
+from onebasin.alignment.members import Match, Members, match, moved
 from onebasin.alignment.moments import Alignable, Moments
 from onebasin.alignment.objective import (
     L2,
     W2,
+    FeaturePair,
     Features,
     Objective,
     ObjectiveLike,
@@ -51,29 +40,44 @@ from onebasin.alignment.workers import Workers
 from onebasin.posterior import MeanField, Posterior, Samples
 from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, Symmetry, stack
-from onebasin.trees import PyTree
+from onebasin.trees import PyTree, stack_trees
 
 BATCH = 4  # members matched at once; fixed, so that results do not depend on the machine
-CANDIDATES, TRIALS = 3, 6  # anchors tried, and members each is tried on
+CANDIDATES, TRIALS = 3, 6  # anchors tried, and members on which each is tried
 FLOOR = 1e-3  # least variance of the common Gaussian, as a share of its leaf's mean variance
-START_SWEEPS = 4  # sweeps against the anchor; the barycentre is the better judge
+START_SWEEPS = 4  # sweeps against the anchor; a full descent to the barycentre follows
 
 
 @dataclass(frozen=True)
 class JointAlignment:
-    """One permutation for each member into a common frame, and how they were found."""
+    """One permutation for each member into a common frame: the result of `align_many`.
+
+    >>> import onebasin as ob
+    >>> symmetry = ob.Symmetry.by_hand({"w": np.zeros(2)}, {"units": [("w", 0)]})
+    >>> members = [{"w": np.array([1.0, 5.0])}, {"w": np.array([6.0, 2.0])}]
+    >>> found = ob.align_many(members, symmetry=symmetry, objective="l2")
+    >>> found
+    JointAlignment(2 members, l2, rounds 1, converged)
+    >>> found.posteriors[1]["w"]
+    array([2., 6.])
+    """
 
     permutations: tuple[Permutation, ...]
     objective: str
+    anchor: int
+    """The index of the member to which all others were aligned at the start."""
     trace: tuple[float, ...]
-    """w2, l2: minus the spread V after the start and every round; log-density: its mean."""
+    """At the start and after every round, minus the dispersion, or the mean log-density."""
     rounds: int
     converged: bool
-    anchor: int
-    """The member all were aligned to at the start."""
     seconds: float
-    members: Any = field(repr=False)
-    symmetry: Symmetry = field(repr=False)
+    members: Samples | tuple[Any, ...]
+    symmetry: Symmetry
+
+    def __repr__(self) -> str:
+        end = "converged" if self.converged else "not converged"
+        members = f"{len(self.permutations)} members"
+        return f"JointAlignment({members}, {self.objective}, rounds {self.rounds}, {end})"
 
     @cached_property
     def stacked(self) -> Permutation:
@@ -82,7 +86,7 @@ class JointAlignment:
 
     @cached_property
     def posteriors(self) -> Any:
-        """The members, moved: a tuple of posteriors, or `Samples` if that was given."""
+        """The moved members: a tuple of posteriors, or `Samples` if `Samples` were given."""
         if isinstance(self.members, Samples):
             return self.symmetry.act(self.stacked, self.members)
         pairs = zip(self.permutations, self.members, strict=True)
@@ -90,14 +94,13 @@ class JointAlignment:
 
     @cached_property
     def barycenter(self) -> MeanField:
-        """The W₂ barycentre of the moved posteriors; of points, their mean and deviation."""
+        """The W₂ barycentre of the moved posteriors; of points, their mean and std."""
         if isinstance(self.members, Samples):
             return MeanField(*self.posteriors.moments())
         known = [_tree_moments(q) for q in self.posteriors]
         means = [mean for mean, _ in known]
         if all(std is None for _, std in known):
-            draws = jax.tree.map(lambda *leaves: jnp.stack(leaves), *means)
-            return MeanField(*Samples(draws).moments())
+            return MeanField(*Samples(stack_trees(means)).moments())
         stds = [jax.tree.map(jnp.zeros_like, m) if std is None else std for m, std in known]
 
         def average(*leaves: jax.Array) -> jax.Array:
@@ -107,12 +110,10 @@ class JointAlignment:
 
 
 def _tree_moments(q: Alignable) -> tuple[PyTree, PyTree | None]:
-    """Mean and standard deviation as trees; a single point has no deviation."""
-    if not isinstance(q, Posterior):
-        return q, None
+    """Mean and standard deviation as trees; a point has no standard deviation."""
     if isinstance(q, Samples) and q.num_draws == 1:
-        return q.draw(0), None
-    return q.moments()
+        q = q.draw(0)
+    return q.moments() if isinstance(q, Posterior) else (q, None)
 
 
 def align_many(
@@ -125,18 +126,30 @@ def align_many(
     max_sweeps: int = 100,
     progress: Progress = "auto",
 ) -> JointAlignment:
-    """Find one permutation for each posterior (or draw) that brings all into one basin.
+    """Find one permutation for each posterior, or draw, that brings all of them into one basin.
 
-    **Arguments:**
+    The dispersion V = (1/n) Σᵢ ‖Pᵢfᵢ − f̄‖² of the features f is minimised by aligning each member
+    to the barycentre of the others, in turn.
 
-    - `posteriors`: a list of posteriors or params, or `Samples`, whose draws are the members.
-    - `objective`: `w2` or `l2` (to the barycentre of the others), or `log-density` (to one
-      Gaussian fitted to all).
-    - `max_rounds`, `tolerance`: stop after so many rounds, or once a round changes the
-      spread (or the mean log-density) by less than this share of it.
-    - `progress`: how to show progress, or a function of (what, done, total).
+    >>> import onebasin as ob
+    >>> symmetry = ob.Symmetry.by_hand({"w": np.zeros(3)}, {"units": [("w", 0)]})
+    >>> draws = ob.Samples({"w": np.array([[1.0, 5.0, 9.0], [6.0, 9.0, 2.0], [8.0, 1.0, 4.0]])})
+    >>> ob.align_many(draws, symmetry=symmetry).posteriors.draws["w"].tolist()
+    [[1.0, 5.0, 9.0], [2.0, 6.0, 9.0], [1.0, 4.0, 8.0]]
 
-    **Returns:** a `JointAlignment`.
+    Args:
+      posteriors: a list of posteriors or params, or `Samples`, whose draws are the members.
+      symmetry: the permutation symmetry of the network.
+      objective: "w2" or "l2" (to the barycentre of the others), "log-density" (to one Gaussian
+        fitted to all), or an `Objective` with a barycentre.
+      max_rounds: rounds over all members before giving up.
+      tolerance: stop once a round changes the dispersion, or the mean log-density, by less than
+        this share.
+      max_sweeps: sweeps over the groups of units in one match.
+      progress: how to show progress, or a function of (what, done, total).
+
+    Returns:
+      A `JointAlignment`; its `posteriors` are the moved members.
     """
     began = time.perf_counter()
     objective = objective_named(objective)
@@ -150,43 +163,41 @@ def align_many(
     symmetry.check_shapes(dict(members[0].mean))
     first = objective if isinstance(objective, Objective) and objective.has_barycentre else W2
     if first is W2 and members.has_points:
-        first = L2  # points have no deviations to score
+        first = L2  # points have no standard deviations to score
     with reporting(progress) as report:
         with Workers(len(members), report) as workers:
-            job = _Joint(members, symmetry, first.mover, workers, max_sweeps)
-            anchor = job.start()
-            trace, converged = job.rounds(max_rounds, tolerance)
-        if not objective.has_barycentre and job.differs():
-            # In double precision: the variances of tight draws are small differences.
-            aligned = AlignedMembers(members, symmetry, job.indices, np.dtype(np.float64))
-            gaussian = fit_gaussian(aligned, 0, FLOOR)
+            descent = _JointDescent(members, symmetry, first.mover, workers, max_sweeps)
+            anchor = descent.start()
+            trace, converged = descent.rounds(max_rounds, tolerance)
+        if not objective.has_barycentre and descent.differs():
+            # In double precision: the variances of similar draws are small differences.
+            aligned = AlignedMembers(members, symmetry, descent.indices, np.dtype(np.float64))
             ended = align_to_gaussian(
-                gaussian,
+                fit_gaussian(aligned, 0, FLOOR),
                 max_rounds=max_rounds,
                 tolerance=tolerance,
                 max_sweeps=max_sweeps,
                 report=report,
             )
-            job.indices = aligned.indices
-            start, *later = ended.trace
-            trace = [start, *(b for a, b in pairwise((start, *later)) if b > a)]
+            descent.indices = aligned.indices
+            trace = [ended.trace[0], *(b for a, b in pairwise(ended.trace) if b > a)]
             converged = ended.converged
     return JointAlignment(
-        permutations=tuple(Permutation(indices) for indices in job.indices),
+        permutations=tuple(Permutation(indices) for indices in descent.indices),
         objective=objective.name,
         trace=tuple(trace),
         rounds=len(trace) - 1,
         converged=converged,
         anchor=anchor,
         seconds=time.perf_counter() - began,
-        members=members.source,
+        members=posteriors if isinstance(posteriors, Samples) else members.sources,
         symmetry=symmetry,
     )
 
 
 @dataclass
-class _Joint:
-    """The permutations so far, and the sum of all moved features."""
+class _JointDescent:
+    """The permutations so far, and the sum of all moved features in float64."""
 
     members: Members
     symmetry: Symmetry
@@ -195,13 +206,13 @@ class _Joint:
     max_sweeps: int
 
     def __post_init__(self) -> None:
-        still = dict(self.symmetry.identity().indices)
-        self.indices: list[Indices] = [dict(still) for _ in range(len(self.members))]
+        identity = self.symmetry.identity().indices
+        self.indices: list[Indices] = [dict(identity) for _ in range(len(self.members))]
         self.norms = 0.0
-        self.sums: Sums = ()
+        self.sums: tuple[dict[str, np.ndarray], ...] = ()
 
     def start(self) -> int:
-        """Align all to the candidate to which a few of them come closest; its number."""
+        """Align all members to the candidate to which a few of them come closest; its index."""
         count = len(self.members)
         candidates = np.unique(np.linspace(0, count - 1, min(CANDIDATES, count)).astype(int))
         if count <= 2:
@@ -211,53 +222,54 @@ class _Joint:
         for candidate in candidates.tolist():
             found = self._match_to(candidate, [i for i in trials.tolist() if i != candidate])
             target = self.features(self.members[candidate])
-            norm = square_norm(target)
-            apart = [norm + _square_distance(self, i, m, target) for i, m in found.items()]
-            mean = float(np.mean(apart)) if apart else 0.0
+            norm = _dot(target, target)
+            distances = []
+            for i, result in found.items():
+                new = self._moved(i, result.indices)
+                distances.append(norm + (_dot(new, new) - 2 * _dot(target, new)))
+            mean = float(np.mean(distances)) if distances else 0.0
             if mean < best:
                 best, anchor, done = mean, candidate, found
         rest = [i for i in range(count) if i != anchor and i not in done]
         done.update(self._match_to(anchor, rest))
         for i, found in done.items():
             self.indices[i] = found.indices
-        self._sum()
+        first = self.features(self.members[0])
+        self.sums = tuple({k: np.zeros(v.shape) for k, v in feature.items()} for feature in first)
+        for i in range(count):
+            features = self.features(self.members[i])
+            self.norms += _dot(features, features)
+            self._add(moved(self.symmetry, features, self.indices[i]))
         return anchor
 
     def _match_to(self, anchor: int, which: list[int]) -> dict[int, Match]:
         target = self.features(self.members[anchor])
-        still = dict(self.symmetry.identity().indices)
+        identity = dict(self.symmetry.identity().indices)
+        sweeps = min(START_SWEEPS, self.max_sweeps)
 
         def one(i: int) -> Match:
-            return match(
-                self.symmetry,
-                target,
-                self.features(self.members[i]),
-                still,
-                forward=True,
-                max_sweeps=min(START_SWEEPS, self.max_sweeps),
-            )
+            pair = FeaturePair(self.symmetry, target, self.features(self.members[i]))
+            return match(pair, identity, forward=True, max_sweeps=sweeps)
 
-        found = self.workers.map(one, which, f"draws to number {anchor}")
+        found = self.workers.map(one, which, f"draws to draw {anchor}")
         return dict(zip(which, found, strict=True))
 
-    def _sum(self) -> None:
-        self.sums = zeros(self.features(self.members[0]))
-        self.norms = 0.0
-        for i in range(len(self.members)):
-            features = self.features(self.members[i])
-            self.norms += square_norm(features)
-            add(self.sums, moved(self.symmetry, features, self.indices[i]))
+    def _add(self, features: Features, sign: float = 1.0) -> None:
+        for total, feature in zip(self.sums, features, strict=True):
+            for leaf in total:
+                total[leaf] += feature[leaf] if sign > 0 else -feature[leaf]
 
     def dispersion(self) -> float:
         count = len(self.members)
-        return (self.norms - square_norm(self.sums) / count) / count
+        return (self.norms - _dot(self.sums, self.sums) / count) / count
 
     def differs(self) -> bool:
-        """Whether members differ by more than rounding: else there is no Gaussian to fit."""
+        """Whether members differ by more than rounding; if not, there is no Gaussian to fit."""
         eps = float(np.finfo(np.float32).eps)
         return self.dispersion() > eps**2 * self.norms / len(self.members)
 
     def rounds(self, max_rounds: int, tolerance: float) -> tuple[list[float], bool]:
+        """Minus the dispersion after every round, and whether it has converged."""
         trace = [-self.dispersion()]
         count = len(self.members)
         if count < 2:
@@ -275,42 +287,35 @@ class _Joint:
         return trace, False
 
     def _step(self, batch: list[int], *, forward: bool) -> bool:
-        """Align a few members to the barycentre of the others; keep what lowers the spread."""
-        lie = {i: self._moved(i, self.indices[i]) for i in batch}
+        """Align a few members to the barycentre of the others; keep what lowers the dispersion."""
+        old = {i: self._moved(i, self.indices[i]) for i in batch}
         others = len(self.members) - 1
 
         def one(i: int) -> Match:
-            features = self.features(self.members[i])
             target = tuple(
                 {k: ((total[k] - own[k]) / others).astype(own[k].dtype) for k in total}
-                for total, own in zip(self.sums, lie[i], strict=True)
+                for total, own in zip(self.sums, old[i], strict=True)
             )
-            return match(
-                self.symmetry,
-                target,
-                features,
-                self.indices[i],
-                forward=forward,
-                max_sweeps=self.max_sweeps,
-            )
+            pair = FeaturePair(self.symmetry, target, self.features(self.members[i]))
+            return match(pair, self.indices[i], forward=forward, max_sweeps=self.max_sweeps)
 
         changed = False
         for i, found in zip(batch, self.workers.map(one, batch), strict=True):
             if found.gain <= 0:
                 continue
-            # Members of a batch did not see each other move, so each is checked as it goes in:
-            # ‖Σ + d‖² − ‖Σ‖² = 2⟨Σ, d⟩ + ‖d‖².
-            goes = self._moved(i, found.indices)
+            # Members of a batch were matched without seeing each other's moves, so each move is
+            # checked when it is made: ‖Σ + d‖² − ‖Σ‖² = 2⟨Σ, d⟩ + ‖d‖².
+            new = self._moved(i, found.indices)
             rise = 0.0
-            for total, new, old in zip(self.sums, goes, lie[i], strict=True):
+            for total, after, before in zip(self.sums, new, old[i], strict=True):
                 for k in total:
-                    step = new[k].astype(np.float64) - old[k]
+                    step = after[k].astype(np.float64) - before[k]
                     rise += 2 * float(np.vdot(total[k], step)) + float(np.vdot(step, step))
             if rise <= 0:
                 continue
             self.indices[i] = found.indices
-            add(self.sums, lie[i], -1.0)
-            add(self.sums, goes)
+            self._add(old[i], -1.0)
+            self._add(new)
             changed = True
         return changed
 
@@ -318,12 +323,10 @@ class _Joint:
         return moved(self.symmetry, self.features(self.members[i]), indices)
 
 
-def _square_distance(job: _Joint, i: int, found: Match, target: Features) -> float:
-    """‖Pf − t‖² − ‖t‖²."""
-    goes = job._moved(i, found.indices)
-    dot = sum(
-        float(np.vdot(t[k].astype(np.float64), f[k].astype(np.float64)))
-        for t, f in zip(target, goes, strict=True)
-        for k in t
+def _dot(a: Features, b: Features) -> float:
+    """⟨a, b⟩ over all features and leaves, in float64."""
+    return sum(
+        float(np.vdot(x[k].astype(np.float64), y[k].astype(np.float64)))
+        for x, y in zip(a, b, strict=True)
+        for k in x
     )
-    return square_norm(goes) - 2 * dot

@@ -1,14 +1,14 @@
-"""The posteriors (or draws) that are aligned jointly, one at a time as features."""
+"""The posteriors, or draws, that are aligned jointly, and the match of one of them to a target."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from onebasin.alignment.descent import Matcher, Orders, Trace
-from onebasin.alignment.moments import Moments, check_alike, moments
+from onebasin.alignment.moments import Alignable, Leaves, Moments, checked_moments
 from onebasin.alignment.objective import FeaturePair, Features
 from onebasin.alignment.scores import Indices, ScoreTable
 from onebasin.posterior import MeanField, Posterior, Samples
@@ -24,41 +24,40 @@ from onebasin.trees import (
     take_entry,
 )
 
-Sums = tuple[dict[str, np.ndarray], ...]  # features summed over members, in float64
-
 
 @dataclass(frozen=True)
 class Members:
-    """What there is to align: posteriors or params, or draws of one or more `Samples`.
+    """What is aligned jointly: posteriors or params, or all draws of one or more `Samples`.
 
-    Draws stay where they are (in memory, or mapped from a file); `scales` are factors that
-    multiply member i along an axis of a leaf as it is read.
+    Draws are read in place, from memory or from a mapped file.
     """
 
-    source: Any
+    sources: tuple[Any, ...]
+    """The posteriors, or the `Samples`, as given."""
     moments: Sequence[Moments] | None
     draws: Mapping[str, Sequence[np.ndarray]] | None
     """For each leaf the draws of each `Samples`, [draws, …]."""
     scales: Mapping[str, Sequence[tuple[int, np.ndarray]]] = field(default_factory=dict)
-    """For each leaf its axes that are scaled, with factors [members, size of the axis]."""
+    """For each leaf the axes that are scaled on reading, with factors [members, axis size]."""
 
     @classmethod
-    def of(cls, source: Any) -> "Members":
-        """Posteriors of a list, or the draws of one `Samples`."""
+    def of(cls, source: Samples | Sequence[Alignable]) -> "Members":
+        """The posteriors of a list, or the draws of one `Samples`."""
         if isinstance(source, Samples):
             return cls.of_draws([source])
         if not isinstance(source, Sequence) or not source:
             raise ValueError("align_many takes a list of posteriors, or Samples")
-        for i, other in enumerate(source):
+        known = []
+        for i, posterior in enumerate(source):
             try:
-                check_alike(other, source[0])
+                known.append(checked_moments(posterior, source[0])[0])
             except ValueError as error:
                 raise ValueError(f"posterior {i}: {error}") from None
-        return cls(tuple(source), [moments(q) for q in source], None)
+        return cls(tuple(source), known, None)
 
     @classmethod
     def of_draws(cls, parts: Sequence[Samples]) -> "Members":
-        """All draws of several `Samples`, one after another."""
+        """All draws of several `Samples`, in order."""
         for i, part in enumerate(parts):
             difference = first_difference(shapes_by_path(parts[0].like), shapes_by_path(part.like))
             if difference:
@@ -68,11 +67,11 @@ class Members:
                 raise ValueError(f"the draws hold NaN or infinity in leaf '{bad}'")
         leaves = [leaves_by_path(part.draws) for part in parts]
         draws = {leaf: [_as_float(part[leaf]) for part in leaves] for leaf in leaves[0]}
-        return cls(parts[0] if len(parts) == 1 else tuple(parts), None, draws)
+        return cls(tuple(parts), None, draws)
 
     @property
     def has_points(self) -> bool:
-        """Whether any member is a single point, without deviations."""
+        """Whether any member is a point, without standard deviations."""
         return self.moments is None or any(q.std is None for q in self.moments)
 
     def __len__(self) -> int:
@@ -84,19 +83,11 @@ class Members:
     def __getitem__(self, index: int) -> Moments:
         if self.moments is not None:
             q = self.moments[index]
-            return replace(
-                q,
-                mean=self._scaled(q.mean, index),
-                std=None if q.std is None else self._scaled(q.std, index),
-            )
+            std = None if q.std is None else self._scaled(q.std, index)
+            return replace(q, mean=self._scaled(q.mean, index), std=std)
         assert self.draws is not None
         draw = {leaf: nth_draw(parts, index) for leaf, parts in self.draws.items()}
         return Moments(self._scaled(draw, index), None)
-
-    @property
-    def sources(self) -> tuple[Any, ...]:
-        """What was given: one or several `Samples`, or posteriors."""
-        return self.source if isinstance(self.source, tuple) else (self.source,)
 
     @property
     def like(self) -> PyTree:
@@ -109,7 +100,7 @@ class Members:
         return jax.tree.unflatten(jax.tree.structure(self.like), list(leaves.values()))
 
     def posterior(self, index: int) -> MeanField | Samples:
-        """One member as a posterior of its own, scaled as the members are."""
+        """One member as a posterior of its own, scaled."""
         q = self[index]
         mean = self.tree(q.mean)
         if q.std is not None:
@@ -125,16 +116,16 @@ class Members:
         return Samples(add_axis(mean), state=state)
 
     def point(self, index: int) -> tuple[PyTree, PyTree | None]:
-        """The params that stand for a member (the mean of a posterior), and its state."""
+        """The params of a member (the mean of a posterior), and its running statistics."""
         q = self.posterior(index)
         if isinstance(q, Samples):
             return q.draw(0), take_entry(q.state, 0)
         return q.mean, None
 
-    def _scaled(self, tree: Mapping[str, np.ndarray], index: int) -> Mapping[str, np.ndarray]:
+    def _scaled(self, tree: Leaves, index: int) -> Leaves:
         if not self.scales:
             return tree
-        return {k: scaled(leaf, self.scales.get(k, ()), index) for k, leaf in tree.items()}
+        return {k: _times(leaf, self.scales.get(k, ()), index) for k, leaf in tree.items()}
 
 
 def nth_draw(parts: Sequence[np.ndarray], index: int) -> np.ndarray:
@@ -146,7 +137,7 @@ def nth_draw(parts: Sequence[np.ndarray], index: int) -> np.ndarray:
     raise IndexError(f"there are only {sum(map(len, parts))} draws")
 
 
-def scaled(array: np.ndarray, factors: Sequence[tuple[int, np.ndarray]], index: int) -> np.ndarray:
+def _times(array: np.ndarray, factors: Sequence[tuple[int, np.ndarray]], index: int) -> np.ndarray:
     """An array of member `index` times its factors along each axis."""
     for axis, factor in factors:
         shape = [1] * array.ndim
@@ -156,62 +147,32 @@ def scaled(array: np.ndarray, factors: Sequence[tuple[int, np.ndarray]], index: 
 
 
 def _as_float(draws: Any) -> np.ndarray:
-    """The draws as they are, mapped or not, if they are single or double precision."""
+    """Draws in single or double precision, not copied if they are already."""
     array = np.asarray(draws)
     wide = array.dtype if array.dtype in (np.float32, np.float64) else np.float32
     return array.astype(wide, copy=False)
-
-
-def add(sums: Sums, features: Features, sign: float = 1.0) -> None:
-    for total, feature in zip(sums, features, strict=True):
-        for leaf in total:
-            total[leaf] += feature[leaf] if sign > 0 else -feature[leaf]
-
-
-def zeros(features: Features) -> Sums:
-    return tuple({k: np.zeros(v.shape) for k, v in feature.items()} for feature in features)
-
-
-def square_norm(features: Features) -> float:
-    flat = (v.reshape(-1) for feature in features for v in feature.values())
-    return float(sum(np.vdot(v.astype(np.float64), v.astype(np.float64)) for v in flat))
 
 
 def moved(symmetry: Symmetry, features: Features, indices: Indices) -> Features:
     return tuple(move_tree(dict(f), 0, symmetry.layouts, indices) for f in features)
 
 
-@dataclass(frozen=True)
-class Match:
-    """One member against a target: where it should lie, and what that gains over where it lay."""
+class Match(NamedTuple):
+    """The permutation found for one member, and its gain in score over the start."""
 
     indices: Indices
     gain: float
 
 
-def match(
-    symmetry: Symmetry,
-    target: Features,
-    mover: Features,
-    start: Indices,
-    *,
-    forward: bool,
-    max_sweeps: int,
-) -> Match:
-    """Descend from `start`, or, if that is better, from a pass that starts at the input."""
-    problem = FeaturePair(symmetry, target, mover)
-    return solve_pair(problem, start, forward=forward, max_sweeps=max_sweeps)
-
-
-def solve_pair(problem: FeaturePair, start: Indices, *, forward: bool, max_sweeps: int) -> Match:
-    lies = Permutation(start)
-    matcher = Matcher(ScoreTable(problem, lies), Trace())
+def match(pair: FeaturePair, start: Indices, *, forward: bool, max_sweeps: int) -> Match:
+    """Descend from `start`, or from a forward pass if that is asked for and scores higher."""
+    matcher = Matcher(ScoreTable(pair, Permutation(start)), Trace())
     before = score = matcher.table.total()
     if forward:
         matcher.forward()
         score = matcher.table.total()
         if score <= before:
-            matcher, score = Matcher(ScoreTable(problem, lies), Trace()), before
+            matcher, score = Matcher(ScoreTable(pair, Permutation(start)), Trace()), before
     end = matcher.descend(Orders("forward"), max_sweeps, score)
     if end.score <= before:
         return Match(start, 0.0)

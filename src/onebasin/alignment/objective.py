@@ -1,12 +1,10 @@
 """What alignment maximises: inner products of features of the target and of the mover.
 
-An objective is a value, `Objective(name, target, mover, distance)`: two functions that turn a
-posterior into trees shaped like its params, and the distance it stands for. With features
-f⁰ₖ of the target and f¹ₖ of the mover, the score of a permutation P is
+With features f⁰ₖ of the target and f¹ₖ of the mover, the score of a permutation P is
 
     score(P) = Σₖ ⟨f⁰ₖ, P f¹ₖ⟩
 
-and every distance below is a constant minus a multiple of it. m and s are mean and deviation:
+and every distance below is a constant minus a multiple of it. Means are m, standard deviations s:
 
 | name          | features of the target | of the mover  | distance                               |
 |---------------|------------------------|---------------|----------------------------------------|
@@ -14,26 +12,28 @@ and every distance below is a constant minus a multiple of it. m and s are mean 
 | `l2`          | m₀                     | m₁            | ‖m₀−Pm₁‖²                              |
 | `kl`          | m₀/s₀²; −1/2s₀²        | m₁; s₁²+m₁²   | KL(P#q₁ ‖ q₀)                          |
 | `reverse-kl`  | m₀; −(s₀²+m₀²)/2       | m₁/s₁²; 1/s₁² | KL(q₀ ‖ P#q₁)                          |
-| `kl-reduced`  | m₀/s₀²; −1/2s₀²        | m₁; m₁²       | Σ(m₀−Pm₁)²/s₀², the appendix's form    |
+| `kl-reduced`  | m₀/s₀²; −1/2s₀²        | m₁; m₁²       | Σ(m₀−Pm₁)²/s₀² (Rossi et al., appendix)|
 | `log-density` | m₀/s₀²; −1/2s₀²        | m₁; m₁²       | −log q₀(Pm₁)                           |
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from onebasin.alignment.moments import Alignable, Moments, moments
+from onebasin.alignment.moments import Alignable, Leaves, Moments, moments
 from onebasin.choices import WeightObjective
-from onebasin.symmetry import Symmetry
+from onebasin.symmetry import Permutation, Symmetry
 
-Features = tuple[Mapping[str, np.ndarray], ...]  # one mapping from leaf to array per feature
+Features: TypeAlias = tuple[Leaves, ...]
+BLOCK = 1 << 16  # coordinates converted to float64 at a time
 
 
 @dataclass(frozen=True)
 class FeaturePair:
-    """Features of both sides, and the symmetry whose places they are scored at."""
+    """Features of the target and of the mover, and the symmetry of the arrays they hold."""
 
     symmetry: Symmetry
     target: Features
@@ -42,27 +42,24 @@ class FeaturePair:
 
 @runtime_checkable
 class AlignmentObjective(Protocol):
-    """What `align` needs of an objective; `Objective` and `Activations` are such."""
+    """What `align` needs of an objective, as documented for `Objective`, which is one."""
 
     @property
     def name(self) -> str: ...
     @property
-    def has_barycentre(self) -> bool:
-        """Whether features are the same on both sides, so that their mean is a barycentre."""
-        ...
-
+    def has_barycentre(self) -> bool: ...
     @property
-    def relinearise(self) -> bool:
-        """Whether the features are a slope, to be taken anew after each descent."""
-        ...
+    def relinearise(self) -> bool: ...
+    def features(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> FeaturePair: ...
+    def measure(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> float: ...
 
-    def features(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> FeaturePair:
-        """What is multiplied: the features of both sides."""
-        ...
 
-    def measure(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> float:
-        """The distance of a posterior, as it lies, from another."""
-        ...
+class TangentObjective(AlignmentObjective, Protocol):
+    """An objective with `relinearise`: its features are a tangent at the permutation `at`."""
+
+    def features(
+        self, posterior: Alignable, to: Alignable, symmetry: Symmetry, at: Permutation | None = None
+    ) -> FeaturePair: ...
 
 
 ObjectiveLike: TypeAlias = AlignmentObjective | WeightObjective
@@ -70,25 +67,40 @@ ObjectiveLike: TypeAlias = AlignmentObjective | WeightObjective
 
 @dataclass(frozen=True)
 class Objective:
-    """Feature maps of target and mover, and the distance the score stands for.
+    """An alignment objective: the score Σₖ ⟨targetₖ(q₀), P moverₖ(q₁)⟩ and its distance.
 
-    A new objective is one such value:
+    The feature maps take `Moments` (`mean` and `std` as NumPy arrays by leaf) and return a tuple of
+    dictionaries that hold one array of the leaf's shape for each leaf.
 
-    >>> signs = Objective(
-    ...     "signs",
-    ...     target=lambda q: ({k: np.sign(m) for k, m in q.mean.items()},),
-    ...     mover=lambda q: ({k: np.sign(m) for k, m in q.mean.items()},),
-    ... )
+    >>> import onebasin as ob
+    >>> def signs(q):
+    ...     return ({leaf: np.sign(mean) for leaf, mean in q.mean.items()},)
+    >>> objective = ob.Objective("signs", target=signs, mover=signs)
+    >>> symmetry = ob.Symmetry.by_hand({"w": np.zeros(2)}, {"units": [("w", 0)]})
+    >>> q0, q1 = {"w": np.array([1.0, -1.0])}, {"w": np.array([-2.0, 3.0])}
+    >>> ob.align(q1, to=q0, symmetry=symmetry, objective=objective).posterior["w"]
+    array([ 3., -2.])
+
+    Args:
+      name: how the objective is called in results and messages.
+      target: the features of the target.
+      mover: the features of the posterior that is permuted.
+      distance: the distance of the moved mover from the target, a function of (target, mover);
+        minus the score if None.
+      has_barycentre: whether both feature maps are the same, so that the mean of features is a
+        barycentre, which `align_many` needs.
+      relinearise: whether the features are a tangent, to be updated after each descent.
     """
 
     name: str
     target: Callable[[Moments], Features]
     mover: Callable[[Moments], Features]
-    distance: Callable[[Moments, Moments], float] | None = None  # (target, moved mover)
+    distance: Callable[[Moments, Moments], float] | None = None
     has_barycentre: bool = False
-    """Whether features are the same on both sides, so that their mean is a barycentre."""
     relinearise: bool = False
-    """Whether the features are a slope, to be taken anew after each descent."""
+
+    def __repr__(self) -> str:
+        return f"Objective({self.name!r})"
 
     def features(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> FeaturePair:
         """The features of `posterior` (the mover) and `to` (the target), checked."""
@@ -98,53 +110,52 @@ class Objective:
         if len(target) != len(mover) and known.std is not None and goal.std is not None:
             raise ValueError(
                 f"objective '{self.name}' has {len(target)} features of the target and "
-                f"{len(mover)} of the mover; they are multiplied one by one, so give as many"
+                f"{len(mover)} of the mover; return the same number of features on both sides"
             )
-        # A single point has no deviations: what would multiply them is left out.
+        # A point has no standard deviations: the features they would multiply are left out.
         return FeaturePair(symmetry, target[:count], mover[:count])
 
     def measure(self, posterior: Alignable, to: Alignable, symmetry: Symmetry) -> float:
-        """The distance of `posterior`, as it lies, from `to`."""
+        """The distance of `posterior`, as given, from `to`."""
+        del symmetry
         mover, target = moments(posterior), moments(to)
         if self.distance is not None:
             return self.distance(target, mover)
-        del symmetry
-        return -_dot(self.target(target), self.mover(mover))
+        features = zip(self.target(target), self.mover(mover), strict=True)
+        return -sum(_total(np.multiply, a, b) for a, b in features)
 
 
-def _each(function: Callable[..., np.ndarray], *trees: Mapping[str, np.ndarray]):
+def _each(function: Callable[..., np.ndarray], *trees: Leaves) -> dict[str, np.ndarray]:
     return {leaf: function(*(tree[leaf] for tree in trees)) for leaf in trees[0]}
 
 
-def _total(function: Callable[..., np.ndarray], *trees: Mapping[str, np.ndarray]) -> float:
-    """Σ over all coordinates, summed in float64 a block at a time."""
+def _total(function: Callable[..., np.ndarray], *trees: Leaves) -> float:
+    """The sum of the function over all coordinates, in float64."""
     total = 0.0
     for leaf in trees[0]:
         flat = [tree[leaf].reshape(-1) for tree in trees]
-        for start in range(0, flat[0].size, 1 << 16):
-            parts = (f[start : start + (1 << 16)].astype(np.float64) for f in flat)
+        for start in range(0, flat[0].size, BLOCK):
+            parts = (f[start : start + BLOCK].astype(np.float64) for f in flat)
             total += float(np.sum(function(*parts)))
     return total
 
 
-def _dot(a: Features, b: Features) -> float:
-    return sum(_total(np.multiply, x, y) for x, y in zip(a, b, strict=True))
+def _square_distance(a: Leaves, b: Leaves) -> float:
+    return _total(lambda x, y: (x - y) ** 2, a, b)
 
 
-def _square_distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return (x - y) ** 2
+def _l2(target: Moments, q: Moments) -> float:
+    return _square_distance(target.mean, q.mean)
 
 
 def _w2(target: Moments, q: Moments) -> float:
-    return _total(_square_distance, target.mean, q.mean) + _total(
-        _square_distance, target.std_or_zeros(), q.std_or_zeros()
-    )
+    return _l2(target, q) + _square_distance(target.std_or_zeros(), q.std_or_zeros())
 
 
 def _kl(q: Moments, p: Moments) -> float:
     """KL(q ‖ p) of two factorised Gaussians."""
 
-    def terms(mq, sq, mp, sp):
+    def terms(mq: np.ndarray, sq: np.ndarray, mp: np.ndarray, sp: np.ndarray) -> np.ndarray:
         return np.log(sp / sq) + (sq**2 + (mq - mp) ** 2) / (2 * sp**2) - 0.5
 
     return _total(
@@ -157,81 +168,63 @@ def _mahalanobis(target: Moments, q: Moments) -> float:
     return _total(lambda m, s, x: ((x - m) / s) ** 2, target.mean, std, q.mean)
 
 
-def _negative_log_density(target: Moments, q: Moments) -> float:
-    def terms(m, s, x):
+def _log_loss(target: Moments, q: Moments) -> float:
+    def terms(m: np.ndarray, s: np.ndarray, x: np.ndarray) -> np.ndarray:
         return 0.5 * ((x - m) / s) ** 2 + np.log(s) + 0.5 * np.log(2 * np.pi)
 
     return _total(terms, target.mean, target.positive_std("log-density", "target"), q.mean)
 
 
-def _precision_features(name: str) -> Callable[[Moments], Features]:
-    def features(q: Moments) -> Features:
-        std = q.positive_std(name, "target")
-        return (
-            _each(lambda m, s: m / s**2, q.mean, std),
-            _each(lambda s: -0.5 / s**2, std),
-        )
-
-    return features
+def _moments(q: Moments) -> Features:
+    return (q.mean,) if q.std is None else (q.mean, q.std)
 
 
-def _reverse_precision_features(q: Moments) -> Features:
-    std = q.positive_std("reverse-kl", "mover")
-    return _each(lambda m, s: m / s**2, q.mean, std), _each(lambda s: 1 / s**2, std)
+def _means(q: Moments) -> Features:
+    return (q.mean,)
 
 
-W2 = Objective(
-    "w2",
-    target=lambda q: (q.mean, q.std_or_zeros()) if q.std is not None else (q.mean,),
-    mover=lambda q: (q.mean, q.std_or_zeros()) if q.std is not None else (q.mean,),
-    distance=_w2,
-    has_barycentre=True,
-)
-L2 = Objective(
-    "l2",
-    target=lambda q: (q.mean,),
-    mover=lambda q: (q.mean,),
-    distance=lambda target, q: _total(_square_distance, target.mean, q.mean),
-    has_barycentre=True,
-)
+def _squares(q: Moments) -> Features:
+    return q.mean, _each(np.square, q.mean)
+
+
+def _second_moments(name: str, side: str, factor: float, q: Moments) -> Features:
+    std = q.positive_std(name, side)
+    return q.mean, _each(lambda m, s: factor * (s**2 + m**2), q.mean, std)
+
+
+def _precisions(name: str, side: str, factor: float, q: Moments) -> Features:
+    std = q.positive_std(name, side)
+    return _each(lambda m, s: m / s**2, q.mean, std), _each(lambda s: factor / s**2, std)
+
+
+W2 = Objective("w2", _moments, _moments, _w2, has_barycentre=True)
+L2 = Objective("l2", _means, _means, _l2, has_barycentre=True)
 KL = Objective(
     "kl",
-    target=_precision_features("kl"),
-    mover=lambda q: (
-        q.mean,
-        _each(lambda m, s: s**2 + m**2, q.mean, q.positive_std("kl", "mover")),
-    ),
-    distance=lambda target, q: _kl(q, target),
+    partial(_precisions, "kl", "target", -0.5),
+    partial(_second_moments, "kl", "mover", 1.0),
+    lambda target, q: _kl(q, target),
 )
-# KL(q₀ ‖ P#q₁) = Σ log(Ps₁/s₀) + (s₀² + (m₀ − Pm₁)²) / 2(Ps₁)² − ½; the term m₁²/2s₁² only
-# depends on which coordinates there are, not where they go.
+# KL(q₀ ‖ P#q₁) = Σ log(Ps₁/s₀) + (s₀² + (m₀ − Pm₁)²) / 2(Ps₁)² − ½; P permutes the terms of
+# Σ m₁²/2s₁² and leaves their sum as it is.
 REVERSE_KL = Objective(
     "reverse-kl",
-    target=lambda q: (
-        q.mean,
-        _each(lambda m, s: -0.5 * (s**2 + m**2), q.mean, q.positive_std("reverse-kl", "target")),
-    ),
-    mover=_reverse_precision_features,
-    distance=lambda target, q: _kl(target, q),
+    partial(_second_moments, "reverse-kl", "target", -0.5),
+    partial(_precisions, "reverse-kl", "mover", 1.0),
+    _kl,
 )
 KL_REDUCED = Objective(
-    "kl-reduced",
-    target=_precision_features("kl-reduced"),
-    mover=lambda q: (q.mean, _each(np.square, q.mean)),
-    distance=_mahalanobis,
+    "kl-reduced", partial(_precisions, "kl-reduced", "target", -0.5), _squares, _mahalanobis
 )
 LOG_DENSITY = Objective(
-    "log-density",
-    target=_precision_features("log-density"),
-    mover=lambda q: (q.mean, _each(np.square, q.mean)),
-    distance=_negative_log_density,
+    "log-density", partial(_precisions, "log-density", "target", -0.5), _squares, _log_loss
 )
 
 OBJECTIVES = {o.name: o for o in (W2, L2, KL, REVERSE_KL, KL_REDUCED, LOG_DENSITY)}
 
 
 def objective_named(objective: ObjectiveLike) -> AlignmentObjective:
-    """An objective by name; a value that already is one is given back."""
+    """The objective of a name; an objective is returned as it is."""
     if isinstance(objective, str):
         if objective not in OBJECTIVES:
             raise ValueError(

@@ -2,36 +2,37 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Generic, TypeAlias, TypeVar, cast, get_args
+from typing import Generic, TypeAlias, TypeVar, cast, get_args
 
 import jax
 import numpy as np
 
 from onebasin.alignment.descent import Descent, Matcher, Orders, Trace
 from onebasin.alignment.frank_wolfe import FrankWolfe
-from onebasin.alignment.moments import Alignable, alike_moments
+from onebasin.alignment.moments import Alignable, checked_moments
 from onebasin.alignment.objective import (
     AlignmentObjective,
     FeaturePair,
     Objective,
     ObjectiveLike,
+    TangentObjective,
     objective_named,
 )
 from onebasin.alignment.scores import ScoreTable
-from onebasin.choices import OrderName, StartName
+from onebasin.choices import OrderName, StartName, check_choice
 from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
 
 Start: TypeAlias = StartName | Permutation | AlignmentObjective
-"""A name, a permutation, or an objective at whose optimum to begin."""
+"""A name, a permutation, or an objective whose optimum is the start."""
 AlignableT = TypeVar("AlignableT")
-SHAKEN = 0.3  # the share of every group's units that a shaken start shuffles
+SHAKEN = 0.3  # the share of the units of every group that a shaken start moves
 
 
 @dataclass(frozen=True)
 class StartReport:
-    """What came of one start."""
+    """Where the descent from one start ended."""
 
     name: str
     score: float
@@ -42,46 +43,62 @@ class StartReport:
 
 @dataclass(frozen=True)
 class Alignment(Generic[AlignableT]):
-    """The permutation that brings `mover` to `target`, and how it was found.
+    """The permutation that brings `mover` to `target`: the result of `align`.
 
-    What needs a pass over all parameters (the moved posterior, the distances) is worked out
-    when it is first asked for.
+    The moved posterior and the distances need a pass over all parameters; they are computed when
+    first asked for.
+
+    >>> import onebasin as ob
+    >>> symmetry = ob.Symmetry.by_hand({"w": np.zeros(2)}, {"units": [("w", 0)]})
+    >>> q0, q1 = {"w": np.array([1.0, 5.0])}, {"w": np.array([6.0, 2.0])}
+    >>> found = ob.align(q1, to=q0, symmetry=symmetry, objective="l2")
+    >>> found
+    Alignment(l2, score 32, transpositions 1, converged)
+    >>> found.distance_before, found.distance_after
+    (34.0, 2.0)
     """
 
     permutation: Permutation
     score: float
     objective: str
     trace: tuple[float, ...]
-    """The score at the start and after every move of the best start; it never falls."""
+    """The score at the best start and after every move from there; it never decreases."""
     sweeps: int
     solves: int
     converged: bool
-    """Whether no group could gain any more, or the sweeps ran out before."""
+    """Whether no group can gain any more; False if the sweeps ran out first."""
     starts: tuple[StartReport, ...]
     seconds: float
-    trace_seconds: tuple[float, ...] = field(repr=False)
+    trace_seconds: tuple[float, ...]
     """When each score of the trace was reached, since the call (or a later start) began."""
-    mover: AlignableT = field(repr=False)
-    target: Alignable = field(repr=False)
-    symmetry: Symmetry = field(repr=False)
-    measure: Callable[[Alignable, Alignable, Symmetry], float] = field(repr=False)
+    mover: AlignableT
+    target: Alignable
+    symmetry: Symmetry
+    measure: Callable[[Alignable, Alignable, Symmetry], float]
+
+    def __repr__(self) -> str:
+        swaps = f"transpositions {int(self.transpositions)}"
+        end = "converged" if self.converged else "not converged"
+        return f"Alignment({self.objective}, score {self.score:.6g}, {swaps}, {end})"
 
     @cached_property
     def posterior(self) -> AlignableT:
-        """The mover, moved: of the same kind, with the same function."""
+        """The moved mover: of the same kind, with the same function."""
         return self.symmetry.act(self.permutation, self.mover)
 
     @cached_property
     def distance_before(self) -> float:
+        """The distance of the mover from the target, as the objective measures it."""
         return self.measure(self.mover, self.target, self.symmetry)
 
     @cached_property
     def distance_after(self) -> float:
+        """The distance of the moved mover from the target."""
         return self.measure(self.posterior, self.target, self.symmetry)
 
     @cached_property
     def transpositions(self) -> Transpositions:
-        """The least number of swaps the permutation is made of (NoT)."""
+        """The least number of transpositions that make up the permutation (NoT)."""
         return transpositions(self.permutation)
 
 
@@ -97,48 +114,69 @@ def align(
     max_sweeps: int = 100,
     key: jax.Array | None = None,
 ) -> Alignment[AlignableT]:
-    """Find the permutation that brings a posterior (or params) closest to `to`.
+    """Find the permutation P that brings a posterior (or params) closest to `to`.
 
-    **Arguments:**
+    The score Σₖ ⟨f⁰ₖ, P f¹ₖ⟩ of the objective's features is maximised by coordinate descent: with
+    all groups of units but one held fixed, the best permutation of that one is a linear assignment.
 
-    - `objective`: a name (`w2`, `l2`, `kl`, `reverse-kl`, `kl-reduced`, `log-density`), an
-      `Objective`, or `Activations(network, x)`; see docs/objectives.md.
-    - `starts`: where to begin. "auto" makes a pass from the input and goes on from there, and
-      also from where the posterior lies if that scores no worse. A sequence of "auto", "identity",
-      "forward", "random", "shaken" (the best end so far with some units of every group shuffled;
-      both need `key`), permutations and objectives (`Activations(network, x)` for a start from
-      data) descends from each and keeps the best.
-    - `order`: in which order a sweep visits the groups: forward, backward, alternate, random.
-    - `search`: `FrankWolfe()` looks further where coordinate descent gets stuck.
-    - `max_sweeps`: the result is not `converged` if a start needs more.
+    >>> import onebasin as ob
+    >>> params = {"w1": np.array([[1.0, 2.0, 3.0]]), "w2": np.array([[4.0], [5.0], [6.0]])}
+    >>> symmetry = ob.Symmetry.by_hand(params, {"hidden": [("w1", 1), ("w2", 0)]})
+    >>> shuffled = symmetry.act(ob.Permutation({"hidden": np.array([2, 0, 1])}), params)
+    >>> ob.align(shuffled, to=params, symmetry=symmetry).posterior["w1"]
+    array([[1., 2., 3.]])
 
-    **Returns:** an `Alignment`; its `posterior` is the posterior moved, of the same kind.
+    Args:
+      posterior: the mover: a posterior, or a params tree.
+      to: the target: a posterior, or a params tree.
+      symmetry: the permutation symmetry of the network.
+      objective: a name ("w2", "l2", "kl", "reverse-kl", "kl-reduced", "log-density"), an
+        `Objective`, or `Activations(network, x)`.
+      starts: where to begin; descent runs from each start and the best end is kept. "auto" begins
+        with a forward pass from the input, and also with the identity if that scores no worse.
+        Others are "identity", "forward", "random", "shaken" (the best end so far with some units
+        of every group moved; like "random" it needs `key`), a permutation, or an objective whose
+        optimum is the start.
+      order: the order in which a sweep visits the groups.
+      search: `FrankWolfe()` searches further where coordinate descent gets stuck.
+      max_sweeps: sweeps over the groups from each start.
+      key: the random key for "random" and "shaken" starts and for the random order.
+
+    Returns:
+      An `Alignment`; its `posterior` is the moved posterior, of the same kind.
     """
     began = time.perf_counter()
     objective = objective_named(objective)
-    known = alike_moments(posterior, to, symmetry)
+    known = checked_moments(posterior, to, symmetry)
     if max_sweeps < 1:
         raise ValueError(f"max_sweeps is {max_sweeps}; allow at least one sweep")
     if not (search is None or isinstance(search, FrankWolfe)):
         raise ValueError(f"search is {search!r}; give FrankWolfe() or None")
     chosen = _checked_starts(starts, symmetry, key)
     seed = _seed(key)
-    Orders(order)  # a wrong name is an error before any work
+    check_choice(order, OrderName, "order")
     sides = known if isinstance(objective, Objective) else (posterior, to)
-    problem = objective.features(*sides, symmetry)
+    pair = objective.features(*sides, symmetry)
     reports: list[StartReport] = []
     best: tuple[Descent, Matcher] | None = None
     since = began
     for number, start in enumerate(chosen):
-        end_so_far = None if best is None else best[1].table.permutation()
-        where = _begin(start, posterior, to, symmetry, key, number, end_so_far)
+        if isinstance(start, str):
+            best_so_far = None if best is None else best[1].table.permutation()
+            own_key = None if key is None else jax.random.fold_in(key, number)
+            where = _named_start(start, symmetry, own_key, best_so_far)
+        elif isinstance(start, Permutation):
+            where = start
+        else:
+            where = align(posterior, to=to, symmetry=symmetry, objective=start).permutation
         orders = partial(Orders, order, (*seed, number))
-        matcher, end = _descended(start, where, problem, orders, max_sweeps, since)
+        matcher, end = _descended(start, where, pair, orders, max_sweeps, since)
         if search is not None:
             end = search.improve(matcher, end, orders(), max_sweeps)
         if objective.relinearise:
+            tangents = cast(TangentObjective, objective)
             matcher, end = _follow_tangents(
-                objective, matcher, posterior, to, symmetry, Orders(order, seed), max_sweeps
+                tangents, matcher, posterior, to, symmetry, Orders(order, seed), max_sweeps
             )
         now = time.perf_counter()
         seconds, since = now - since, now
@@ -174,22 +212,22 @@ def _checked_starts(
         chosen = [cast(Start, starts)]
     if not chosen:
         raise ValueError("starts is empty; give at least one, for example starts=('forward',)")
+    names = get_args(StartName)
     for start in chosen:
         if isinstance(start, Permutation):
             symmetry.check_permutation(start)
-            if any(start[name].ndim != 1 for name in start.names):
-                raise ValueError("a start is one permutation, and this one is a stack of them")
-        elif not (
-            start in get_args(StartName)
-            if isinstance(start, str)
-            else isinstance(start, AlignmentObjective)
-        ):
+            if start.draws is not None:
+                raise ValueError(
+                    "a start is one permutation, not a stack of them; take one.draw(i)"
+                )
+        elif start in names if isinstance(start, str) else isinstance(start, AlignmentObjective):
+            if start in ("random", "shaken") and key is None:
+                raise ValueError(f"a {start} start needs a key; give key=jax.random.key(…)")
+        else:
             raise ValueError(
-                f"there is no start '{start}'; use {', '.join(get_args(StartName))}, "
-                "a Permutation or Activations(network, x)"
+                f"there is no start '{start}'; use {', '.join(names)}, a Permutation or "
+                "Activations(network, x)"
             )
-        elif start in ("random", "shaken") and key is None:
-            raise ValueError(f"a {start} start needs a key; give key=jax.random.key(…)")
     if chosen[0] == "shaken":
         raise ValueError(
             "a shaken start needs an end to shake; give another before it, for example "
@@ -204,35 +242,23 @@ def _name_of(start: Start) -> str:
     return "given" if isinstance(start, Permutation) else start.name
 
 
-def _begin(
-    start: Start,
-    q: Any,
-    to: Any,
-    symmetry: Symmetry,
-    key: jax.Array | None,
-    number: int,
-    best: Permutation | None,
+def _named_start(
+    name: StartName, symmetry: Symmetry, key: jax.Array | None, best: Permutation | None
 ) -> Permutation:
-    """Where a start lies, before any pass from the input; `best` is the best end so far."""
-    if isinstance(start, Permutation):
-        return start
-    if not isinstance(start, str):
-        return align(q, to=to, symmetry=symmetry, objective=start).permutation
-    if start == "random":
-        assert key is not None
-        return symmetry.random(key=jax.random.fold_in(key, number))
-    if start == "shaken":
-        assert key is not None
-        assert best is not None
-        return _shaken(best, jax.random.fold_in(key, number))
-    return symmetry.identity()
+    """The permutation of a named start, before any forward pass; `best` is the best end so far."""
+    if name not in ("random", "shaken"):
+        return symmetry.identity()
+    assert key is not None  # checked with the starts
+    if name == "shaken" and best is not None:
+        return _shaken(best, key)
+    return symmetry.random(key=key)
 
 
 def _shaken(best: Permutation, key: jax.Array) -> Permutation:
-    """Some units of every group, passed on around a random cycle.
+    """The permutation with some units of every group moved along a random cycle.
 
     Most of a good match is kept, so that descent ends near it and often above it; a random start
-    throws all of it away.
+    discards all of it.
     """
     rng = np.random.default_rng(_seed(key))
     indices = {}
@@ -253,50 +279,50 @@ def _seed(key: jax.Array | None) -> tuple[int, ...]:
 def _descended(
     start: Start,
     where: Permutation,
-    problem: FeaturePair,
+    pair: FeaturePair,
     orders: Callable[[], Orders],
     max_sweeps: int,
     began: float,
 ) -> tuple[Matcher, Descent]:
-    """The end of descent from `where`, or from a pass from the input, as the start asks."""
-    matcher = Matcher(ScoreTable(problem, where), Trace(began=began))
+    """Descent from `where`, or from a forward pass, as the start asks."""
+    matcher = Matcher(ScoreTable(pair, where), Trace(began=began))
     if start not in ("auto", "forward"):
         return matcher, matcher.descend(orders(), max_sweeps)
     score = matcher.forward()
     end = matcher.descend(orders(), max_sweeps, score)
     if start == "forward":
         return matcher, end
-    lies = matcher.table.total(where.indices)
-    if lies < score:
+    identity_score = matcher.table.total(where.indices)
+    if identity_score < score:
         return matcher, end
-    # Where the mover lies is no worse than what the pass found: the better end of the two.
-    other = Matcher(ScoreTable(problem, where), Trace(began=began, solves=matcher.trace.solves))
-    there = other.descend(orders(), max_sweeps, lies)
-    return (other, there) if there.score >= end.score else (matcher, end)
+    # The identity scores no worse than the forward pass: keep the better of the two ends.
+    other = Matcher(ScoreTable(pair, where), Trace(began=began, solves=matcher.trace.solves))
+    other_end = other.descend(orders(), max_sweeps, identity_score)
+    return (other, other_end) if other_end.score >= end.score else (matcher, end)
 
 
 def _follow_tangents(
-    objective: Any,
+    objective: TangentObjective,
     matcher: Matcher,
-    q: Any,
-    to: Any,
+    posterior: Alignable,
+    to: Alignable,
     symmetry: Symmetry,
     orders: Orders,
     max_sweeps: int,
 ) -> tuple[Matcher, Descent]:
-    """Take the slope anew where the last descent ended, while the true objective rises."""
+    """Take the tangent where the last descent ended and descend again, while the score rises."""
     best, sweeps, converged = -np.inf, 0, False
     kept = matcher
     trace = Trace(began=matcher.trace.began, solves=matcher.trace.solves)
     for _ in range(max_sweeps):
         permutation = matcher.table.permutation()
-        value = -objective.measure(symmetry.act(permutation, q), to, symmetry)
+        value = -objective.measure(symmetry.act(permutation, posterior), to, symmetry)
         if not value > best + 1e-9 * abs(value):
             converged = True
             break
         best, kept = value, matcher
         trace.add(value)
-        tangent = objective.features(q, to, symmetry, at=permutation)
+        tangent = objective.features(posterior, to, symmetry, at=permutation)
         matcher = Matcher(ScoreTable(tangent, permutation), Trace(began=trace.began))
         end = matcher.descend(orders, max_sweeps)
         trace.solves += matcher.trace.solves

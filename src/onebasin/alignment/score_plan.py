@@ -1,9 +1,8 @@
-"""How the leaves of a symmetry are read for the scores of its groups, worked out once."""
+"""How the leaves of a symmetry are read for the scores of its groups, computed once."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from math import prod
 
 import numpy as np
@@ -11,16 +10,16 @@ import numpy as np
 from onebasin.symmetry import Place, Symmetry
 from onebasin.symmetry.layout import Fixed, Layout, Product, Units, occurrences
 
-SMALL_LEAF = 1 << 20  # entries up to which a place without a neighbour is laid beside others
+SMALL_LEAF = 1 << 20  # entries up to which leaves with a single group are concatenated
 
 
 @dataclass(frozen=True)
 class Slot:
-    """How the leaf of a place is read for the scores of its group, whatever it holds."""
+    """How the leaf of a place is read for the scores of its group."""
 
     place: Place
     groups: frozenset[str]
-    after: int | None  # None where only a `GeneralPanel` will do
+    after: int | None  # None if the place needs a `GeneralPanel`
     axis: int | None
     layout: Layout | None
     behind: bool
@@ -34,12 +33,13 @@ class Plan:
     alone: Mapping[str, tuple[Place, ...]]  # on small leaves where nothing else moves
     held: frozenset[str]  # the leaves of those
     axes: Mapping[str, tuple[tuple[Layout, frozenset[str]], ...]]  # layout and groups of each axis
-    once: bool  # whether a leaf is read whole by each of its groups, and each sits there once
+    once: bool  # whether no place needs a general panel and no group occurs twice on a leaf
 
 
 @lru_cache(maxsize=8)
 def plan_of(symmetry: Symmetry) -> Plan:
-    # For every leaf and axis the groups on it, as often as each lies there.
+    """The plan of a symmetry, kept for the last few of them."""
+    # For every leaf and axis the groups on it, with repetitions.
     names = {
         leaf: [[name for name, _ in occurrences(layout)] for layout in axes]
         for leaf, axes in symmetry.layouts.items()
@@ -51,9 +51,7 @@ def plan_of(symmetry: Symmetry) -> Plan:
         for place in group.places:
             if place.where == "params" and prod(symmetry.shapes[place.leaf]):
                 (lone if _is_alone(symmetry, place, names[place.leaf]) else rest).append(place)
-        slots[group.name] = tuple(
-            _slot(symmetry, group.size, place, names[place.leaf]) for place in rest
-        )
+        slots[group.name] = tuple(_slot(symmetry, group.size, p, names[p.leaf]) for p in rest)
         if lone:
             alone[group.name] = tuple(lone)
     return Plan(
@@ -65,12 +63,12 @@ def plan_of(symmetry: Symmetry) -> Plan:
             for leaf, axes in symmetry.layouts.items()
         },
         once=all(slot.after is not None for found in slots.values() for slot in found)
-        and all(_distinct(chain.from_iterable(on)) for on in names.values()),
+        and all(len(set().union(*on)) == sum(map(len, on)) for on in names.values()),
     )
 
 
 def _is_alone(symmetry: Symmetry, place: Place, names: Sequence[Sequence[str]]) -> bool:
-    """Whether nothing else moves on a small leaf, and the group sits there once."""
+    """Whether the leaf is small and the group occurs there once, alone."""
     layouts = symmetry.layouts[place.leaf]
     once = len(place.positions) * place.positions.shape[1]
     size = prod(layout.size for layout in layouts)
@@ -93,8 +91,8 @@ def _slot(symmetry: Symmetry, size: int, place: Place, names: Sequence[Sequence[
 def _crossing(layout: Layout, place: Place) -> frozenset[str]:
     """The groups that move positions of the place's own units: factors of the same product.
 
-    A group that is a factor twice (z ⊗ z, flattened) crosses itself. What merely lies further
-    along the axis does not.
+    A group that is a factor twice (z ⊗ z, flattened) crosses itself. A group elsewhere along the
+    axis does not cross it.
     """
     own = place.positions.reshape(-1)
     return frozenset(
@@ -105,7 +103,7 @@ def _crossing(layout: Layout, place: Place) -> frozenset[str]:
 
 
 def _whole_units(layout: Layout, size: int) -> int | None:
-    """Positions behind each unit if the axis is fixed × units × fixed, else None."""
+    """The size of what follows the units if the axis is fixed × units × fixed, else None."""
     if isinstance(layout, Units):
         return 1
     if isinstance(layout, Product):
@@ -113,8 +111,3 @@ def _whole_units(layout: Layout, size: int) -> int | None:
         if len(at) == 1 and isinstance(layout.parts[at[0]], Units):
             return layout.size // size // prod(p.size for p in layout.parts[: at[0]])
     return None
-
-
-def _distinct(names: Iterable[str]) -> bool:
-    listed = list(names)
-    return len(set(listed)) == len(listed)

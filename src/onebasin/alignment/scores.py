@@ -1,25 +1,26 @@
-"""Score matrices of the groups, kept up to date as the permutations move.
+"""Score matrices of the groups, kept up to date as the permutations change.
 
-For a group g and one of its places (axis a of a leaf), the matrix is T·Mᵀ: one row for each
-unit, everything else flattened, with the mover's other axes permuted as they are now. When the
-units of a neighbouring axis move, only the columns that changed hands matter:
+For a group g and one of its places (an axis of a leaf), the matrix is T·Mᵀ: one row for each unit,
+everything else flattened, with the mover's other axes permuted by the present permutations. When
+the permutation of another axis changes, only the columns c that changed matter:
 
     S += T[:, c] · (M[:, new[c]] − M[:, old[c]])ᵀ
 
-which costs as much as the share of units that moved. Places without a neighbour count once.
+at a cost in proportion to the share of units that moved. Places on leaves where no other group
+moves are computed once.
 
-Adding a constant to all of M adds to every column of S the same multiple of T's row sums, and
-that changes no assignment. So the mean of M is taken out first: for deviations, which are all
-alike, this leaves float32 its digits for the differences.
+Adding a constant to all of M adds the same multiple of T's row sums to every column of S, and that
+changes no assignment. So the mean of M is subtracted first: standard deviations are nearly equal,
+and this keeps the digits of float32 for their differences.
 
-Narrow networks have many small leaves, and then calls, not flops, take the time: the places of a
-group without a neighbour are laid side by side as one, and what depends on the symmetry alone is
-worked out once (`plan_of`).
+In narrow networks with many small leaves, calls and not flops take the time. So the places of a
+group on small leaves where no other group moves are concatenated, and what depends on the symmetry
+alone is computed once (`plan_of`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,8 +29,9 @@ from onebasin.alignment.score_plan import Slot, plan_of
 from onebasin.symmetry import Permutation, Place
 from onebasin.symmetry.layout import Layout, gather_index, without
 
-Indices = dict[str, np.ndarray]
-BATCHED_ENTRIES = 1 << 20  # beyond this, products over the axes in front are added one by one
+Indices: TypeAlias = dict[str, np.ndarray]
+Shift: TypeAlias = float | np.ndarray  # one number, or one for each row
+BATCHED_ENTRIES = 1 << 20  # beyond this, products over the leading axes are added in a loop
 BLOCK = 1 << 16  # entries of a dot product at a time
 
 
@@ -37,21 +39,21 @@ BLOCK = 1 << 16  # entries of a dot product at a time
 class Panel:
     """One place of a group: what it adds to the group's score matrix.
 
-    The leaf is read as [before, units, after] without moving anything in memory.
+    The leaf is read as [before, units, after], without a copy.
     """
 
     groups: frozenset[str]  # the groups whose permutations the panel depends on
     pairs: Sequence[tuple[np.ndarray, np.ndarray]]  # target and mover, per feature
-    shifts: Sequence[Any]  # what is taken out of the mover: a number, or one per row
+    shifts: Sequence[Shift]  # what is subtracted from the mover
     units: int
     after: int
     axis: int | None  # the one other axis that moves, if any,
-    layout: Layout | None  # and what lies on it
-    behind: bool  # whether that axis lies behind the units
-    included: np.ndarray | None = None  # the gather index that is in the matrix now
+    layout: Layout | None  # its layout,
+    behind: bool  # and whether it comes after the units
+    included: np.ndarray | None = None  # the gather index of the present matrix
 
     def add_to(self, scores: np.ndarray, indices: Indices) -> None:
-        """Bring the panel's part of `scores` up to date."""
+        """Update the panel's part of `scores`."""
         if self.layout is None or self.axis is None:
             if self.included is None:
                 self.included = np.zeros(0, np.int64)
@@ -94,15 +96,15 @@ class Panel:
 
 @dataclass
 class GeneralPanel:
-    """A place where several axes move, or units share the axis: made whole each time."""
+    """A place where several axes move, or units share the axis: recomputed on every change."""
 
     groups: frozenset[str]
     pairs: Sequence[tuple[np.ndarray, np.ndarray]]
-    shifts: Sequence[float]
+    shifts: Sequence[Shift]
     place: Place
-    layouts: tuple[Layout, ...]  # of the leaf, with the place itself held still
+    layouts: tuple[Layout, ...]  # of the leaf, with the place itself held fixed
     included: np.ndarray | None = None
-    matrix: np.ndarray | None = None  # what is in the matrix now
+    matrix: np.ndarray | None = None  # its present part of the score matrix
 
     def add_to(self, scores: np.ndarray, indices: Indices) -> None:
         gathers = [gather_index(layout, indices) for layout in self.layouts]
@@ -118,16 +120,16 @@ class GeneralPanel:
 
 
 class ScoreTable:
-    """The score matrix of every group for one pair of features, made when first asked for."""
+    """The score matrix of every group for one pair of features, computed when first asked for."""
 
-    def __init__(self, problem: FeaturePair, start: Permutation) -> None:
-        self.problem = problem
-        plan = self._plan = plan_of(problem.symmetry)
-        # Not kept in the plan: equal symmetries may list their groups in another order.
-        self.groups = {group.name: group.size for group in problem.symmetry.groups}
+    def __init__(self, pair: FeaturePair, start: Permutation) -> None:
+        self.pair = pair
+        plan = self._plan = plan_of(pair.symmetry)
+        # Not part of the plan: equal symmetries may list their groups in another order.
+        self.groups = {group.name: group.size for group in pair.symmetry.groups}
         self.indices: Indices = {name: np.array(start[name]) for name in self.groups}
         self.dtype = np.result_type(
-            *{a.dtype for feature in problem.target for a in feature.values()}, np.float32
+            *{a.dtype for feature in pair.target for a in feature.values()}, np.float32
         )
         self._matrices: dict[str, np.ndarray] = {}
         self._shifts: dict[str, list[float]] = {}
@@ -149,7 +151,7 @@ class ScoreTable:
     def scores(self, name: str, known: set[str] | None = None) -> np.ndarray:
         """S[i, j]: what unit i of the target gains from taking unit j of the mover.
 
-        With `known`, only places whose other groups are all known take part.
+        With `known`, only places whose other groups are all known contribute.
         """
         matrix = self._matrices.get(name)
         if matrix is None:
@@ -163,7 +165,7 @@ class ScoreTable:
         return matrix
 
     def is_whole(self, name: str) -> bool:
-        """Whether all places of the group take part in its matrix."""
+        """Whether all places of the group contribute to its matrix."""
         return all(panel.included is not None for panel in self._panels[name])
 
     def has_known(self, name: str, known: set[str]) -> bool:
@@ -181,23 +183,23 @@ class ScoreTable:
             gathers = [None, None if name in still else indices[name]]
             for target, mover in panel.pairs:
                 total += _gathered_dot(target, mover, gathers)
-        # In the order of the leaves: a sum of floats must not depend on how a set is laid out.
-        for leaf in self.problem.target[0]:
+        # In the order of the leaves: a sum of floats must not depend on the order of a set.
+        for leaf in self.pair.target[0]:
             if leaf in self._plan.held:
                 continue
             gathers = [
                 None if names <= still else gather_index(layout, indices)
                 for layout, names in self._plan.axes.get(leaf, ())
             ]
-            for target, mover in zip(self.problem.target, self.problem.mover, strict=True):
+            for target, mover in zip(self.pair.target, self.pair.mover, strict=True):
                 total += _gathered_dot(target[leaf], mover[leaf], gathers)
         return total
 
     def constant(self) -> float | None:
         """What the score matrices leave out of the total: leaves that nothing moves, and shifts.
 
-        For a pass that lets a leaf into the matrix of the last of its groups only, the total is
-        this and the matched entries of the matrices; None where a leaf would count otherwise.
+        In a forward pass each leaf enters the matrix of the last of its groups only, so the total
+        is this constant plus the matched entries of the matrices. None if a leaf enters otherwise.
         """
         if not self._plan.once:
             return None
@@ -205,21 +207,20 @@ class ScoreTable:
         for panel in self._alone.values():
             (target, _), (shift,) = panel.pairs[0], panel.shifts
             total += float(np.vdot(target.sum(axis=1, dtype=np.float64), shift))
-        for leaf in self.problem.target[0]:
+        for leaf in self.pair.target[0]:
             if leaf in self._plan.held:
                 continue
             shifts = self._shifts.get(leaf)
-            for i, target in enumerate(self.problem.target):
+            for i, target in enumerate(self.pair.target):
                 if shifts is None:
-                    total += _gathered_dot(target[leaf], self.problem.mover[i][leaf], ())
+                    total += _gathered_dot(target[leaf], self.pair.mover[i][leaf], ())
                 elif shifts[i]:
                     total += shifts[i] * float(target[leaf].sum(dtype=np.float64))
         return total
 
     def _merged(self, name: str) -> Panel:
-        """Places without a neighbour side by side, as one array [rest, units]."""
+        """Places on leaves where no other group moves, concatenated as one array [rest, units]."""
         places = self._plan.alone[name]
-
         size = self.groups[name]
 
         def columns(array: np.ndarray, place: Place) -> np.ndarray:
@@ -229,36 +230,28 @@ class ScoreTable:
         def side(features: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
             return np.concatenate([columns(f[p.leaf], p) for f in features for p in places])
 
-        target, mover = side(self.problem.target), side(self.problem.mover)
+        target, mover = side(self.pair.target), side(self.pair.mover)
         shift = np.add.reduce(mover, axis=1, keepdims=True) / mover.dtype.type(max(size, 1))
         return Panel(frozenset(), [(target, mover)], [shift], size, 1, None, None, False)
 
     def _panel(self, name: str, slot: Slot) -> Panel | GeneralPanel:
         leaf = slot.place.leaf
-        pairs = [
-            (t[leaf], m[leaf]) for t, m in zip(self.problem.target, self.problem.mover, strict=True)
-        ]
+        pairs = [(t[leaf], m[leaf]) for t, m in zip(self.pair.target, self.pair.mover, strict=True)]
         shifts = self._shifts.get(leaf)
         if shifts is None:
             shifts = self._shifts[leaf] = [_shift(mover) for _, mover in pairs]
         if slot.after is None:
-            layouts = list(self.problem.symmetry.layouts[leaf])
+            layouts = list(self.pair.symmetry.layouts[leaf])
             layouts[slot.place.axis] = without(layouts[slot.place.axis], slot.place.occurrence)
             return GeneralPanel(slot.groups, pairs, shifts, slot.place, tuple(layouts))
+        size = self.groups[name]
         return Panel(
-            slot.groups,
-            pairs,
-            shifts,
-            self.groups[name],
-            slot.after,
-            slot.axis,
-            slot.layout,
-            slot.behind,
+            slot.groups, pairs, shifts, size, slot.after, slot.axis, slot.layout, slot.behind
         )
 
 
 def _shift(mover: np.ndarray) -> float:
-    """The mean of what is alike throughout; nothing where values scatter around zero."""
+    """The mean if values are nearly equal; zero if they scatter around zero."""
     if mover.size == 0:
         return 0.0
     mean = float(mover.sum()) / mover.size
@@ -266,7 +259,7 @@ def _shift(mover: np.ndarray) -> float:
 
 
 def _taken(array: np.ndarray, index: np.ndarray, axis: int) -> np.ndarray:
-    """Columns by indices that were checked or solved for: not to look again saves a fifth."""
+    """Columns by valid indices; skipping the check of bounds saves a fifth of the time."""
     return array.take(index, axis=axis, mode="wrap")
 
 
@@ -274,7 +267,7 @@ def _is_identity(index: np.ndarray) -> bool:
     return bool((index == np.arange(len(index))).all())
 
 
-def _less(array: np.ndarray, shift: Any, *, inplace: bool = False) -> np.ndarray:
+def _less(array: np.ndarray, shift: Shift, *, inplace: bool = False) -> np.ndarray:
     if isinstance(shift, float) and shift == 0.0:
         return array
     return np.subtract(array, np.asarray(shift, array.dtype), out=array if inplace else None)
@@ -285,7 +278,7 @@ def _gathered_dot(
 ) -> float:
     """⟨target, mover gathered along its axes⟩: rows in their own precision, their sum in float64.
 
-    Rounding errors of rows are independent, so that the sum keeps about eps / √rows.
+    The rounding errors of rows are independent, so the relative error of the sum is eps / √rows.
     """
     if target.ndim == 0:
         return float(target) * float(mover)

@@ -1,28 +1,28 @@
-"""Independent matches side by side."""
+"""Independent matches in parallel."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from os import cpu_count
-from typing import Any
+from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
 
 from onebasin.progress import Reporter
 
-SEQUENTIAL = 8  # up to this many members go one at a time
+T = TypeVar("T")
+SEQUENTIAL = 8  # up to this many members are matched one at a time
 
 
 class Workers:
-    """Runs a function on many members; each then has one core to itself."""
+    """Runs a function on many members, each on one core."""
 
     def __init__(self, members: int, report: Reporter) -> None:
         self.parallel = members > SEQUENTIAL
         self.report = report
         self.pool = ThreadPoolExecutor(cpu_count()) if self.parallel else None
-        # With as many matches as cores, a BLAS that also takes all cores only gets in the way.
-        limits: AbstractContextManager[Any] = nullcontext()
-        self.limits = threadpool_limits(1) if self.parallel else limits
+        # With one match on every core, a multithreaded BLAS would only compete for the cores.
+        self.limits = threadpool_limits(1) if self.parallel else nullcontext()
 
     def __enter__(self) -> "Workers":
         return self
@@ -32,8 +32,8 @@ class Workers:
             self.pool.shutdown(wait=True, cancel_futures=True)
         self.limits.__exit__(None, None, None)
 
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any], what: str = "") -> list:
-        """The function of every item, in order, reported as `what`."""
+    def map(self, function: Callable[[int], T], items: Sequence[int], what: str = "") -> list[T]:
+        """The results of the function for all items, in order, with progress reported as `what`."""
         results = map(function, items) if self.pool is None else self.pool.map(function, items)
         done = []
         for result in results:

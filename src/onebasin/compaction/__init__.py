@@ -1,4 +1,4 @@
-"""One compact posterior out of many draws: rebasing, balancing, fitting a Gaussian."""
+"""One Gaussian in place of many draws: rebase, balance, fit, calibrate."""
 
 from onebasin.compaction.calibration import Calibration as Calibration
 from onebasin.compaction.calibration import calibrate as calibrate

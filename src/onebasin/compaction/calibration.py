@@ -1,21 +1,12 @@
-"""Fitting the spread of a compact Gaussian to the predictive of the draws it stands for.
+"""Scaling the noise of a compact Gaussian to the predictive of the draws it replaces.
 
-n draws of d ≫ n weights show n − 1 directions of the posterior. What the low-rank part does not
-take of a weight's variance goes to the diagonal, as noise that is independent from weight to
-weight. But the posterior's own noise is far from independent: data hold the network's outputs in
-place, so that weights vary together. Independent noise of the right variance therefore blurs the
-predictive far more than the draws do: a Gaussian that fits the weights best does not predict
-best.
-
-`calibrate` keeps the mean and scales the two kinds of noise, θ = m + τ·Fᵀz + √α·σε, so that the
-predictive on some inputs (no labels are used) is closest to that of the draws in the sense of
-KL(draws ‖ Gaussian). α ≤ 1 says how much independent noise the function bears; τ ≤ 1 how much
-of the common noise. The same noise is used for all α and τ, so they compare exactly.
+The variance that the factors do not explain goes to the diagonal, as noise that is independent from
+weight to weight. In the posterior, weights vary together, since the data constrain the outputs. So
+the Gaussian that fits the weights best blurs the predictive and does not predict best.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,17 +24,29 @@ STRENGTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 
 @dataclass(frozen=True)
 class Calibration:
-    """A Gaussian whose noise was scaled, and what was tried."""
+    """A Gaussian with scaled noise, and the scales that were tried: the result of `calibrate`.
+
+    >>> import onebasin as ob
+    >>> q = ob.MeanField({"w": jnp.ones(2)}, {"w": jnp.ones(2)})
+    >>> draws = ob.Samples({"w": jnp.ones((3, 2))})
+    >>> net = lambda params, x: x * params["w"]
+    >>> ob.calibrate(q, to=draws, network=net, x=jnp.eye(2), key=jax.random.key(0)).diagonal
+    0.0
+    """
 
     posterior: MeanField | LowRank
     diagonal: float
-    """α: the share of the diagonal variances that was kept."""
+    """α, the factor of the diagonal variances."""
     factors: float
-    """τ: what the factors were multiplied by."""
+    """τ, the factor of the low-rank factors."""
     divergence: float
-    """KL(draws ‖ Gaussian) of the predictives, in nats per input, with the noise as chosen."""
+    """KL(draws ‖ Gaussian) of the predictives at the chosen (α, τ), in nats per input."""
     tried: dict[tuple[float, float], float]
     """The divergence at every (α, τ) that was tried."""
+
+    def __repr__(self) -> str:
+        scales = f"diagonal × {self.diagonal:g}, factors × {self.factors:g}"
+        return f"Calibration({self.posterior!r}, {scales}, divergence {self.divergence:.3g} nats)"
 
 
 def calibrate(
@@ -51,7 +54,7 @@ def calibrate(
     *,
     to: Samples,
     network: NetworkLike,
-    x: Any,
+    x: PyTree,
     key: jax.Array,
     num_samples: int = 64,
     diagonal: Sequence[float] = SHARES,
@@ -59,13 +62,36 @@ def calibrate(
 ) -> Calibration:
     """Scale the noise of a Gaussian so that it predicts on `x` as the draws `to` do.
 
-    α and τ are sought in turn among `diagonal` and `factors`, until neither changes.
+    The mean is kept and the two kinds of noise are scaled, θ = m + τ·Fᵀz + √α·σε, so that
+    KL(draws ‖ Gaussian) of the predictives on `x` is least. α and τ are chosen in turn, with the
+    same z and ε, until neither changes.
+
+    >>> import onebasin as ob
+    >>> q = ob.MeanField({"w": jnp.zeros(2)}, {"w": jnp.ones(2)})
+    >>> draws = ob.Samples({"w": 0.3 * jax.random.normal(jax.random.key(1), (50, 2))})
+    >>> net = lambda params, x: x * params["w"]
+    >>> found = ob.calibrate(q, to=draws, network=net, x=9 * jnp.eye(2), key=jax.random.key(0))
+    >>> found.diagonal, found.factors
+    (0.03, 1.0)
+
+    Args:
+      posterior: the Gaussian, for example that of `compact`.
+      to: the draws whose predictive is matched.
+      network: the network's function, a `Network` or a `Problem`; its outputs are logits.
+      x: a batch of inputs; no labels are used.
+      key: the random key of the noise.
+      num_samples: draws of the Gaussian.
+      diagonal: the factors α ≤ 1 of the diagonal variances to try.
+      factors: the factors τ ≤ 1 of F to try.
+
+    Returns:
+      A `Calibration`; its `posterior` is the scaled Gaussian, of the same kind.
     """
     apply = apply_of(network)
     draws_key, noise_key = jax.random.split(key)
-    wanted = predictive(to, apply, x, key=draws_key, num_samples=to.num_draws)
-    probabilities = jnp.asarray(wanted.probs, jnp.float32)
-    entropy = float(-np.sum(wanted.probs * wanted.log_probs, axis=1).mean())
+    reference = predictive(to, apply, x, key=draws_key, num_samples=to.num_draws)
+    probabilities = jnp.asarray(reference.probs, jnp.float32)
+    entropy = float(-np.sum(reference.probs * reference.log_probs, axis=1).mean())
     common, own = _noise(posterior, num_samples, noise_key)
     has_factors = isinstance(posterior, LowRank)
 
@@ -114,8 +140,8 @@ def _noise(posterior: MeanField | LowRank, count: int, key: jax.Array) -> tuple[
     return common, own
 
 
-def _scaled(posterior: Any, alpha: float, tau: float) -> Any:
-    # A deviation of exactly zero has no density; this one is zero to any draw in single precision.
+def _scaled(posterior: MeanField | LowRank, alpha: float, tau: float) -> MeanField | LowRank:
+    # With a std of exactly zero there is no density; this one vanishes in single precision.
     least = float(np.finfo(np.float32).eps)
     std = jax.tree.map(lambda s: s * max(alpha**0.5, least), posterior.std)
     if not isinstance(posterior, LowRank):

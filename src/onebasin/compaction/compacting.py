@@ -1,8 +1,8 @@
-"""Boil draws, or posteriors, down to one Gaussian: `compact`."""
+"""Replace draws, or posteriors, by one Gaussian: `compact`."""
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,23 +14,28 @@ from onebasin.alignment.aligned_members import AlignedMembers
 from onebasin.alignment.gaussian_alternation import align_to_gaussian, fit_gaussian
 from onebasin.alignment.gaussian_fit import GaussianFit
 from onebasin.alignment.members import Members
-from onebasin.alignment.moments import Alignable
-from onebasin.alignment.scores import Indices
+from onebasin.alignment.moments import Alignable, state_of
 from onebasin.choices import FitTarget, RebaseName, check_choice
-from onebasin.compaction.contributions import to_contributions
 from onebasin.compaction.output_directions import output_directions
-from onebasin.compaction.rebasing import Rebase, by_chain, to_anchor, to_barycentre
+from onebasin.compaction.rebasing import Rebase, Rebasing
 from onebasin.networks import Apply, NetworkLike, apply_of
 from onebasin.posterior import LowRank, MeanField, Samples
-from onebasin.progress import Progress, Reporter, reporting
+from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, ScaleSymmetry, Symmetry, find_scales, stack
 from onebasin.symmetry.action import move_tree
-from onebasin.trees import PyTree
+from onebasin.trees import PyTree, add_axis
 
 
 @dataclass(frozen=True)
 class Compact:
-    """One Gaussian for many members, and where each of them went."""
+    """One Gaussian for many members, and where each of them was moved: the result of `compact`.
+
+    >>> import onebasin as ob
+    >>> symmetry = ob.Symmetry.by_hand({"w": np.zeros(2)}, {"units": [("w", 0)]})
+    >>> draws = ob.Samples({"w": jnp.array([[1.0, 5.0], [5.5, 1.5], [0.5, 6.0]])})
+    >>> ob.compact(draws, symmetry=symmetry).posterior.mean["w"].tolist()
+    [1.0, 5.5]
+    """
 
     posterior: MeanField | LowRank
     permutations: Permutation
@@ -41,7 +46,7 @@ class Compact:
     """Mean log-density of the members under the posterior."""
     rebase: Rebase
     start: RebaseName
-    """Where `likelihood` began: `chain` or `barycentre`."""
+    """Where `likelihood` started: `chain` or `barycentre`."""
     rounds: int
     converged: bool
     moves: tuple[int, ...]
@@ -49,36 +54,34 @@ class Compact:
     scales: Mapping[str, np.ndarray] | None
     """The factors that balanced every member's units, [members, units] by group, or None."""
     seconds: float
-    members: Members = field(repr=False)
-    symmetry: Symmetry = field(repr=False)
-    scale_symmetry: ScaleSymmetry | None = field(repr=False)
+    members: Members
+    symmetry: Symmetry
+    scale_symmetry: ScaleSymmetry | None
 
     def __repr__(self) -> str:
-        return (
-            f"Compact({len(self.members)} members, {self.posterior!r}, rebased to {self.rebase.to})"
-        )
+        members = f"{len(self.members)} members"
+        return f"Compact({members}, {self.posterior!r}, rebased to {self.rebase.to})"
 
     @cached_property
     def samples(self) -> Any:
         """The members, balanced and moved: `Samples`, or a tuple if posteriors were given."""
-        if self.members.draws is None:
-            return tuple(self._moved_posterior(i) for i in range(len(self.members)))
         parts = self.members.sources
-        joined = Samples(
-            jax.tree.map(lambda *leaves: np.concatenate(leaves), *(p.draws for p in parts)),
-            jnp.concatenate([jnp.asarray(p.chain) for p in parts]),
-            jax.tree.map(lambda *leaves: np.concatenate(leaves), *(p.state for p in parts)),
+        if self.members.draws is None:
+            return tuple(self._moved(q, index) for index, q in enumerate(parts))
+        draws, state = (
+            jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
+            for trees in ([part.draws for part in parts], [part.state for part in parts])
         )
-        if self.scale_symmetry is not None and self.scales is not None:
-            joined = self.scale_symmetry.act(self.scales, joined)
-        return self.symmetry.act(self.permutations, joined)
+        return self._moved(Samples(draws, jnp.concatenate([part.chain for part in parts]), state))
 
-    def _moved_posterior(self, index: int) -> Any:
-        q = self.members.sources[index]
+    def _moved(self, member: Alignable, index: int | None = None) -> Alignable:
+        """One member, or all draws, balanced and moved."""
         if self.scale_symmetry is not None and self.scales is not None:
-            own = {name: factors[index] for name, factors in self.scales.items()}
-            q = self.scale_symmetry.act(own, q)
-        return self.symmetry.act(self.permutations.draw(index), q)
+            at = slice(None) if index is None else index
+            own = {name: factors[at] for name, factors in self.scales.items()}
+            member = self.scale_symmetry.act(own, member)
+        permutation = self.permutations if index is None else self.permutations.draw(index)
+        return self.symmetry.act(permutation, member)
 
 
 def compact(
@@ -90,35 +93,13 @@ def compact(
     fit: FitTarget = "weights",
     balance: bool | ScaleSymmetry = False,
     network: NetworkLike | None = None,
-    x: Any = None,
+    x: PyTree | None = None,
     floor: float = 1e-3,
     progress: Progress = "auto",
 ) -> Compact:
-    """Bring all members into one basin and fit one Gaussian to them.
+    """Bring all members into one basin and fit one Gaussian N(m, D + FᵀF) to them.
 
-    Args:
-      samples: `Samples` (HMC draws, ensemble members; leaves may be memory maps), a list of
-        `Samples` of one network, whose draws are joined, or a list of other posteriors, which are
-        moment-matched: variances are the mean variance plus the variance of the means.
-      symmetry: that of the network.
-      rank: of the part of the covariance that is not diagonal; less than the number of members.
-      rebase: where members are moved: a `Rebase`, or the name of one with its defaults.
-        "likelihood" fits and moves in turn; "contributions" matches units by what they do on
-        data and needs `network` and `x`; "chain" moves the draws of a chain together;
-        "barycentre", "anchor" and "none" are simpler. See docs/compact.md.
-      fit: "weights" (maximum likelihood; marginal variances are the members' own), or "outputs"
-        (made to predict: factors along which the outputs on `x` vary most, scaled to carry all of
-        their variance, and hardly any independent noise).
-      balance: bring the scale of homogeneous units to a canonical balance first; True finds out
-        which those are and needs `network` and `x`, or give a `ScaleSymmetry`.
-      network, x: the network, and a batch of inputs for what looks at data; no labels are used.
-      floor: least variance of a coordinate, as a share of its leaf's mean variance.
-      progress: how to show progress, or a function of (what, done, total).
-
-    Returns:
-      a `Compact`; its `posterior` is a `MeanField` for rank 0, else a `LowRank`.
-
-    >>> import onebasin as ob, jax, jax.numpy as jnp
+    >>> import onebasin as ob
     >>> net = lambda p, x: jnp.tanh(x @ p["w1"]) @ p["w2"]
     >>> params = {"w1": jnp.ones((2, 3)), "w2": jnp.ones((3, 1))}
     >>> symmetry = ob.find_symmetry(net, params, jnp.ones((4, 2)))
@@ -126,6 +107,27 @@ def compact(
     >>> draws = ob.Samples(ob.MeanField(params, unit).sample(8, key=jax.random.key(0)))
     >>> ob.compact(draws, symmetry=symmetry, rank=2)
     Compact(8 members, LowRank(9 parameters, rank 2), rebased to likelihood)
+
+    Args:
+      samples: `Samples` (HMC draws, ensemble members; leaves may be memory maps), a list of
+        `Samples` of one network, whose draws are joined, or a list of other posteriors, which are
+        moment-matched: variances are the mean variance plus the variance of the means.
+      symmetry: the permutation symmetry of the network.
+      rank: the rank of F; less than the number of members.
+      rebase: where members are moved: a `Rebase`, or the name of one with its defaults.
+        "contributions" needs `network` and `x`.
+      fit: "weights" (maximum likelihood; marginal variances are those of the members), or "outputs"
+        (fitted to predict: factors along which the outputs on `x` vary most, scaled to carry all of
+        their variance, and hardly any independent noise).
+      balance: whether to rescale homogeneous units to a canonical balance first; True finds those
+        units and needs `network` and `x`, or give a `ScaleSymmetry`.
+      network: the network, for what is computed on data.
+      x: a batch of inputs; no labels are used.
+      floor: least variance of a coordinate, as a share of its leaf's mean variance.
+      progress: how to show progress, or a function of (what, done, total).
+
+    Returns:
+      A `Compact`; its `posterior` is a `MeanField` for rank 0, else a `LowRank`.
     """
     began = time.perf_counter()
     if not 0 <= floor < 1:
@@ -133,18 +135,24 @@ def compact(
     rebase = rebase if isinstance(rebase, Rebase) else Rebase(rebase)
     apply = None if network is None else apply_of(network)
     members = _members(samples)
-    _check_rank(rank, len(members))
-    _check_fit(fit, rank, apply, x)
+    _check_fit(fit, rank, len(members), apply, x)
     symmetry.check_shapes(members.like)
     scales, scale_symmetry = None, None
     if balance is not False:
-        scale_symmetry = _scale_symmetry(balance, apply, x, members, symmetry)
+        known = isinstance(balance, ScaleSymmetry)
+        scale_symmetry = balance if known else _found_scales(members, symmetry, apply, x)
         scales = scale_symmetry.balance_all(members[i].mean for i in range(len(members)))
         members = replace(members, scales=scale_symmetry.along_axes(scales))
     with reporting(progress) as report:
-        gaussian, start, converged = _placed(
-            members, symmetry, rebase, rank, floor, apply, x, report
-        )
+        rebasing = Rebasing(members, symmetry, rebase, apply, x, report)
+        fits: dict[RebaseName, tuple[GaussianFit, bool]] = {}
+        for way in rebasing.starts():
+            indices, settled = rebasing.rebased(way)
+            aligned = AlignedMembers(members, symmetry, indices)
+            fits[way] = fit_gaussian(aligned, rank, floor), settled
+        start = max(fits, key=lambda way: fits[way][0].mean_log_likelihood)
+        gaussian, settled = fits.pop(start)
+        fits.clear()
         found = align_to_gaussian(
             gaussian,
             max_rounds=rebase.max_rounds if rebase.to == "likelihood" else 0,
@@ -163,8 +171,8 @@ def compact(
         log_likelihood=gaussian.mean_log_likelihood,
         rebase=rebase,
         start=start,
-        rounds=found.rounds,
-        converged=converged and found.converged,
+        rounds=len(found.moves),
+        converged=settled and found.converged,
         moves=found.moves,
         scales=scales,
         seconds=time.perf_counter() - began,
@@ -174,72 +182,21 @@ def compact(
     )
 
 
-def _placed(
-    members: Members,
-    symmetry: Symmetry,
-    rebase: Rebase,
-    rank: int,
-    floor: float,
-    apply: Apply | None,
-    x: Any,
-    report: Reporter,
-) -> tuple[GaussianFit, RebaseName, bool]:
-    """The Gaussian of members that were moved as asked, how, and whether they came to rest.
-
-    `likelihood` begins at `chain` or `barycentre`, whichever the fitted Gaussian likes better.
-    """
-    chains = _chains(members)
-    several = len(chains) > len(np.unique(chains)) > 1
-
-    def placed(way: RebaseName) -> tuple[list[Indices], bool]:
-        if way == "anchor":
-            return to_anchor(members, symmetry, rebase, report), True
-        if way == "chain":
-            return by_chain(members, chains, symmetry, rebase, report)
-        if way == "contributions":
-            return to_contributions(members, symmetry, apply, x, rebase, report)
-        if way == "barycentre":
-            return to_barycentre(members, symmetry, rebase, report)
-        return [dict(symmetry.identity().indices) for _ in range(len(members))], True
-
-    ways: list[RebaseName] = [rebase.to]
-    if rebase.to == "likelihood":
-        ways = ["barycentre", "chain"] if several else ["barycentre"]
-    fits: dict[RebaseName, tuple[GaussianFit, bool]] = {}
-    for way in ways:
-        indices, converged = placed(way)
-        fits[way] = fit_gaussian(AlignedMembers(members, symmetry, indices), rank, floor), converged
-    start = max(fits, key=lambda way: fits[way][0].mean_log_likelihood)
-    return fits[start][0], start, fits[start][1]
-
-
-def _members(samples: Any) -> Members:
+def _members(samples: Samples | Sequence[Alignable]) -> Members:
     if isinstance(samples, Samples):
         samples = [samples]
     if not isinstance(samples, Sequence) or not samples:
         raise ValueError("compact takes Samples, or a list of Samples or of posteriors")
-    drawn = [isinstance(q, Samples) for q in samples]
-    if any(drawn) and not all(drawn):
+    drawn = [q for q in samples if isinstance(q, Samples)]
+    if 0 < len(drawn) < len(samples):
         raise ValueError("compact takes Samples or other posteriors, not a mixture of both")
-    members = Members.of_draws(list(samples)) if all(drawn) else Members.of(list(samples))
+    members = Members.of_draws(drawn) if drawn else Members.of(samples)
     if len(members) < 2:
-        raise ValueError("one draw has no spread to fit a Gaussian to; give at least two")
+        raise ValueError("one draw has no variance to fit a Gaussian to; give at least two")
     return members
 
 
-def _chains(members: Members) -> np.ndarray:
-    """A number for the chain of every draw; chains of different `Samples` are different."""
-    if members.draws is None:
-        return np.arange(len(members))
-    numbers, start = [], 0
-    for part in members.sources:
-        _, own = np.unique(np.asarray(part.chain), return_inverse=True)
-        numbers.append(own + start)
-        start += own.max() + 1
-    return np.concatenate(numbers)
-
-
-def _check_rank(rank: int, members: int) -> None:
+def _check_fit(fit: str, rank: int, members: int, apply: Apply | None, x: PyTree | None) -> None:
     if rank < 0:
         raise ValueError(f"rank is {rank}; give 0 for a diagonal Gaussian, or more")
     if rank >= members:
@@ -247,23 +204,18 @@ def _check_rank(rank: int, members: int) -> None:
             f"rank is {rank}, and {members} members span only {members - 1} directions; "
             f"give at most {members - 1}"
         )
-
-
-def _check_fit(fit: str, rank: int, apply: Apply | None, x: Any) -> None:
     check_choice(fit, FitTarget, "fit")
     if fit == "outputs" and rank == 0:
         raise ValueError("fit='outputs' puts all variance into factors; give a rank above 0")
     if fit == "outputs" and (apply is None or x is None):
-        raise ValueError("fit='outputs' needs network and x, to see how the draws predict")
+        raise ValueError("fit='outputs' needs network and x to see how the draws predict")
 
 
-def _scale_symmetry(
-    balance: Any, apply: Apply | None, x: Any, members: Members, symmetry: Symmetry
+def _found_scales(
+    members: Members, symmetry: Symmetry, apply: Apply | None, x: PyTree | None
 ) -> ScaleSymmetry:
-    if isinstance(balance, ScaleSymmetry):
-        return balance
     if apply is None or x is None:
-        raise ValueError("balance=True needs network and x, to see which units may be scaled")
+        raise ValueError("balance=True needs network and x to see which units may be scaled")
     scales = find_scales(apply, members.tree(members[0].mean), x, symmetry=symmetry)
     if not scales.sites:
         reasons = "; ".join(f"'{name}': {why}" for name, why in scales.left_out.items())
@@ -271,12 +223,12 @@ def _scale_symmetry(
     return scales
 
 
-def _posterior(fit: GaussianFit, members: Members, state: PyTree) -> MeanField | LowRank:
-    shapes, kind = fit.aligned.shapes, fit.aligned.dtype
+def _posterior(fit: GaussianFit, members: Members, state: PyTree | None) -> MeanField | LowRank:
+    shapes, dtype = fit.aligned.shapes, fit.aligned.dtype
 
     def tree(leaves: Mapping[str, np.ndarray]) -> PyTree:
         shaped = {
-            leaf: jnp.asarray(leaves[leaf].reshape(*leaves[leaf].shape[:-1], *shape), kind)
+            leaf: jnp.asarray(leaves[leaf].reshape(*leaves[leaf].shape[:-1], *shape), dtype)
             for leaf, shape in shapes.items()
         }
         return members.tree(shaped)
@@ -288,13 +240,13 @@ def _posterior(fit: GaussianFit, members: Members, state: PyTree) -> MeanField |
     return LowRank(mean, std, tree(fit.posterior_factors()), state)
 
 
-def _mean_state(members: Members, symmetry: Symmetry, permutations: Permutation) -> PyTree:
-    """Running statistics move with their units; the compact posterior gets their mean."""
-    states = [getattr(part, "state", None) for part in members.sources]
+def _mean_state(members: Members, symmetry: Symmetry, permutations: Permutation) -> PyTree | None:
+    """The mean of the running statistics, each moved with its member's units."""
+    states = [state_of(part) for part in members.sources]
     if all(state is None for state in states):
         return None
     if members.draws is None:
-        states = [jax.tree.map(lambda leaf: leaf[None], state) for state in states]
+        states = [add_axis(state) for state in states]
     joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *states)
     moved = move_tree(joined, 1, symmetry.state_layouts, permutations.indices)
     return jax.tree.map(lambda leaf: leaf.mean(0), moved)

@@ -1,14 +1,12 @@
 """Directions of the draws that carry the variance of the network's outputs.
 
-The leading directions of the weights are not those along which predictions vary. With outputs
-yᵢ of the n members on some inputs, centred, the eigenvectors V of the n × n matrix yyᵀ with the
-largest eigenvalues λ are: to first order in the weights, F = Vᵀx/√n are the `rank` directions
-in the span of the members that keep the most output variance, Σ_{r ≤ rank} λ_r of Σ λ_r. Scaled by
+Predictions do not vary along the leading directions of the weights. Let yᵢ be the centred outputs
+of the n members on some inputs, and V the eigenvectors of the n × n matrix yyᵀ with the largest
+eigenvalues λ. To first order in the weights, F = Vᵀx/√n are the `rank` directions in the span of
+the members that keep the most output variance, Σ_{r ≤ rank} λ_r of Σ λ_r. Scaled by
 τ = √(Σ λ / Σ_{r ≤ rank} λ) they carry all of it. Independent noise on the weights would only add
 to it, so the diagonal is left at its floor.
 """
-
-from typing import Any
 
 import jax
 import numpy as np
@@ -22,13 +20,13 @@ INPUTS = 1000  # of the batch, at most
 
 
 def output_directions(
-    members: Members, rank: int, apply: Apply, x: Any
+    members: Members, rank: int, apply: Apply, x: PyTree
 ) -> tuple[np.ndarray, float]:
     """V [members, rank], and τ."""
     x = jax.tree.map(lambda leaf: np.asarray(leaf[:INPUTS]), x)
 
     @jax.jit
-    def outputs(params: PyTree, state: PyTree) -> jax.Array:
+    def outputs(params: PyTree, state: PyTree | None) -> jax.Array:
         found = jax.tree.leaves(forward(apply, params, x, state))
         return jax.numpy.concatenate([leaf.reshape(-1) for leaf in found])
 
