@@ -1,9 +1,9 @@
-"""What finding a symmetry and acting by it costs.
+"""The cost of finding a symmetry and of acting on a posterior.
 
     python benchmarks/symmetry.py --out results/symmetry.json
 
-Targets: tracing ResNet20 under 2 s and a 50-layer ResNet under 10 s on a 2-core CPU; moving a
-posterior of ten million parameters in at most 3 times the time of copying it.
+Targets: tracing ResNet20 under 2 s and a 50-layer ResNet under 10 s on a 2-core CPU; permuting
+a posterior of ten million parameters in at most 3 times the time of copying it.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -60,14 +60,14 @@ def variables_of(module: nn.Module, x: np.ndarray) -> Any:
 
 
 def finding(module: nn.Module, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Seconds of the first trace, of finding with its check, and of the full check."""
+    """Seconds for the first trace, and for `find_symmetry` with its check."""
     x = np.zeros(shape, np.float32)
     variables = variables_of(module, x)
     params = variables["params"]
     state = {k: v for k, v in variables.items() if k != "params"} or None
 
     def apply(params: Any, x: Any, state: Any = None) -> jax.Array:
-        return module.apply({"params": params, **(state or {})}, x)
+        return cast(jax.Array, module.apply({"params": params, **(state or {})}, x))
 
     start = time.perf_counter()
     traced = trace_network(apply, params, x, state).symmetry()
@@ -87,7 +87,7 @@ def finding(module: nn.Module, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def acting(width: int = 2048, repeats: int = 15) -> dict[str, Any]:
-    """Median time to move a mean-field posterior over time to copy it, in turns."""
+    """Median time to permute a mean-field posterior relative to copying it, measured in turns."""
     rng = np.random.default_rng(0)
     shapes = {"w1": (784, width), "b1": (width,), "w2": (width, width), "b2": (width,)}
     shapes |= {"w3": (width, width), "b3": (width,), "w4": (width, 10), "b4": (10,)}

@@ -12,8 +12,8 @@ from onebasin.posterior import LowRank, MeanField, Mixture, Samples
 from onebasin.symmetry import Permutation, Symmetry, find_symmetry, stack
 from onebasin.trees import leaves_by_path
 
-# A network with everything that makes acting hard: products, concatenations, one group on two
-# axes of one array, and a leaf that nothing moves.
+# Everything that makes the action hard: products, one group on two axes of one array, two groups on
+# one array, and a leaf that does not move.
 SHAPES = {"w": (3, 4), "gates": (4, 8), "square": (4, 4), "flat": (12, 2), "free": (5,)}
 SYMMETRY = Symmetry.by_hand(
     {name: jnp.zeros(shape) for name, shape in SHAPES.items()},
@@ -59,7 +59,7 @@ keys = st.integers(0, 10_000).map(jax.random.key)
 @pytest.mark.fast
 @given(keys, keys, st.sampled_from(list(POSTERIORS)))
 @settings(max_examples=25)
-def test_acting_by_a_composition_is_acting_twice(k1, k2, kind):
+def test_the_action_of_a_composition_is_two_actions(k1, k2, kind):
     p, q = SYMMETRY.random(key=k1), SYMMETRY.random(key=k2)
     theta, posterior = params(9), POSTERIORS[kind]()
     for target in (theta, posterior):
@@ -70,10 +70,10 @@ def test_acting_by_a_composition_is_acting_twice(k1, k2, kind):
         assert type(composed) is type(target)
 
 
-def plainly_moved(p: Permutation, theta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The action spelled out with loops over units."""
+def moved_by_loops(p: Permutation, tree: dict[str, jax.Array]) -> dict[str, np.ndarray]:
+    """The action, written as loops over units."""
     h, g = p["h"], p["g"]
-    theta = {name: np.asarray(leaf) for name, leaf in theta.items()}
+    theta = {name: np.asarray(leaf) for name, leaf in tree.items()}
     moved = {name: np.empty_like(leaf) for name, leaf in theta.items()}
     for i in range(4):
         moved["w"][:, i] = theta["w"][:, h[i]]
@@ -90,10 +90,10 @@ def plainly_moved(p: Permutation, theta: dict[str, np.ndarray]) -> dict[str, np.
 @pytest.mark.fast
 @given(keys)
 @settings(max_examples=25)
-def test_acting_is_what_it_says(key):
+def test_the_action_is_its_definition(key):
     p = SYMMETRY.random(key=key)
     theta = params(1)
-    expected = plainly_moved(p, theta)
+    expected = moved_by_loops(p, theta)
     assert equal(SYMMETRY.act(p, theta), expected)
     assert equal(SYMMETRY.act(p, jax.tree.map(np.asarray, theta)), expected)
     assert equal(jax.jit(lambda t: SYMMETRY.act(p, t))(theta), expected)
@@ -117,13 +117,13 @@ def test_one_permutation_per_draw(key):
 @pytest.mark.fast
 @pytest.mark.parametrize("kind", WITH_DENSITY)
 def test_density_transport(kind, x64):
-    """log P#q(Pθ) = log q(θ): relabelling coordinates has no volume factor."""
+    """log P#q(Pθ) = log q(θ): a permutation of coordinates has no volume factor."""
     posterior = POSTERIORS[kind]()
     for seed in range(3):
         p = SYMMETRY.random(key=jax.random.key(seed))
         theta = params(20 + seed)
         moved = SYMMETRY.act(p, posterior).log_prob(SYMMETRY.act(p, theta))
-        # Sums in another order: double rounding times a few hundred terms of size one.
+        # Sums in another order: rounding in double precision of a few hundred terms of size one.
         np.testing.assert_allclose(moved, posterior.log_prob(theta), rtol=1e-12)
         assert not np.isclose(posterior.log_prob(SYMMETRY.act(p, theta)), moved, rtol=1e-6)
 
@@ -139,7 +139,7 @@ def test_moments_move_with_the_posterior(x64):
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), after, moved)
 
 
-def test_large_arrays_are_moved_in_blocks_and_threads():
+def test_large_arrays_move_in_blocks_and_threads():
     shapes = {"w": (700, 900), "conv": (3, 3, 200, 250)}
     theta = {
         k: np.random.default_rng(0).normal(size=s).astype(np.float32) for k, s in shapes.items()
@@ -153,7 +153,7 @@ def test_large_arrays_are_moved_in_blocks_and_threads():
     np.testing.assert_array_equal(moved["conv"], theta["conv"][:, :, p["c"]][..., p["d"]])
 
 
-def test_what_was_moved_does_not_change_when_the_original_is_dropped():
+def test_the_result_does_not_change_when_the_original_is_deleted():
     theta = {"w": jnp.arange(3 * 4.0).reshape(3, 4)}
     symmetry = Symmetry.by_hand(theta, {"h": [("w", 1)]})
     moved = symmetry.act(Permutation({"h": [3, 2, 1, 0]}), theta)
@@ -188,12 +188,12 @@ def test_params_of_another_network_are_refused():
         ({"h": [("w", 1)], "g": [("w", 1)]}, "named by two groups"),
     ],
 )
-def test_a_symmetry_that_cannot_be_is_refused(groups, message):
+def test_impossible_groups_are_refused(groups, message):
     with pytest.raises(ValueError, match=message):
         Symmetry.by_hand(params(0), groups)
 
 
-def test_rows_have_one_row_for_each_unit():
+def test_one_row_for_each_unit():
     theta = params(3)
     for group in SYMMETRY.groups:
         for place in group.places:
@@ -206,13 +206,13 @@ def test_rows_have_one_row_for_each_unit():
             for unit in range(group.size):
                 expected = np.take(array, place.positions[unit], axis=place.axis)
                 assert sorted(rows[unit].tolist()) == sorted(expected.ravel().tolist())
-            # Rows of both sides must pair up entry by entry: a stack has the same order.
+            # Rows of two arrays must correspond entry by entry: a stack has the same order.
             stacked = place.rows(np.stack([array, array]), lead=1)
             np.testing.assert_array_equal(stacked[1], rows)
 
 
 def test_rows_of_a_moved_array_are_the_moved_rows():
-    """What alignment relies on: permuting one group permutes the rows of its places."""
+    """Alignment relies on this: permuting one group permutes the rows of its places."""
     network, x = zoo.densely_connected()
     symmetry = find_symmetry(network.apply, network.params, x, check=False)
     for group in symmetry.groups:

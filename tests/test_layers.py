@@ -1,14 +1,22 @@
-"""Layers against plain formulas."""
+"""Layers against their formulas."""
+
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from network_cases import convolve_plainly, initial
 from onebasin.networks.activations import ACTIVATIONS
 from onebasin.networks.convolution import Conv, conv2d
 from onebasin.networks.normalisation import FilterResponseNorm, ThresholdedLinear
+
+
+def applied(module: nn.Module, params: dict[str, Any], x: Any) -> jax.Array:
+    return cast(jax.Array, module.apply({"params": params}, x))
+
 
 # side, stride, padding, image
 CONVOLUTIONS = [
@@ -68,7 +76,7 @@ def test_convolution_gradient_by_xla(side, stride, padding, shape):
 
 @pytest.mark.usefixtures("x64")
 def test_convolution_maps_over_parameters():
-    """Members of an ensemble are kernels with a leading axis: vmap must work, with gradients."""
+    """The kernels of an ensemble have a leading axis: vmap must work, also for gradients."""
     rng = np.random.default_rng(2)
     x = jnp.asarray(rng.normal(size=(2, 6, 6, 3)))
     kernels = jnp.asarray(rng.normal(size=(3, 3, 3, 3, 4)))
@@ -93,8 +101,8 @@ def test_conv_layer_pads_like_pytorch():
     x = jnp.ones((1, 8, 8, 2))
     layer = Conv(3, side=3, stride=2)
     kernel = jnp.ones((3, 3, 2, 3))
-    out = layer.apply({"params": {"kernel": kernel}}, x)
-    # Padding by one on every edge: the first output sees 2×2 pixels of 2 channels, the rest 3×2.
+    out = applied(layer, {"kernel": kernel}, x)
+    # Padded by one on every edge: a corner sees 2×2 pixels of 2 channels, its neighbour 2×3.
     assert out.shape == (1, 4, 4, 3)
     assert out[0, 0, 0, 0] == 8
     assert out[0, 0, 1, 0] == 12
@@ -109,9 +117,9 @@ def test_filter_response_norm_by_formula():
     scale, bias, threshold = rng.normal(size=(3, 3))
     nu2 = (x**2).sum(axis=(1, 2)) / 20
     expected = scale * x / np.sqrt(nu2 + 1e-6)[:, None, None] + bias
-    norm = FilterResponseNorm().apply({"params": {"scale": scale, "bias": bias}}, x)
+    norm = applied(FilterResponseNorm(), {"scale": scale, "bias": bias}, x)
     np.testing.assert_allclose(norm, expected, rtol=1e-12)
-    unit = ThresholdedLinear().apply({"params": {"threshold": threshold}}, norm)
+    unit = applied(ThresholdedLinear(), {"threshold": threshold}, norm)
     np.testing.assert_allclose(
         unit, np.where(expected > threshold, expected, threshold), rtol=1e-12
     )
@@ -128,9 +136,12 @@ def test_filter_response_norm_starts_as_plain_normalisation():
 @pytest.mark.fast
 def test_activations_by_formula():
     x = np.linspace(-3, 3, 13)
-    sigmoid = 1 / (1 + np.exp(-x))
-    np.testing.assert_allclose(ACTIVATIONS["relu"](x), np.maximum(x, 0), atol=1e-6)
-    np.testing.assert_allclose(ACTIVATIONS["tanh"](x), np.tanh(x), atol=1e-6)
-    np.testing.assert_allclose(ACTIVATIONS["swish"](x), x * sigmoid, atol=1e-6)
     cubic = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
-    np.testing.assert_allclose(ACTIVATIONS["gelu"](x), x * (1 + np.tanh(cubic)) / 2, atol=1e-6)
+    formulas = {
+        "relu": np.maximum(x, 0),
+        "tanh": np.tanh(x),
+        "swish": x / (1 + np.exp(-x)),
+        "gelu": x * (1 + np.tanh(cubic)) / 2,
+    }
+    for name, expected in formulas.items():
+        np.testing.assert_allclose(ACTIVATIONS[name](jnp.asarray(x)), expected, atol=1e-6)

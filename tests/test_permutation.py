@@ -1,4 +1,4 @@
-"""Permutations: the group laws, NoT, validation."""
+"""Permutations: group laws, number of transpositions, validation."""
 
 import itertools
 import math
@@ -38,12 +38,12 @@ def test_group_laws(p, q, r):
 @given(permutations(), permutations())
 def test_composition_moves_by_the_second_first(p, q):
     values = np.array([3.0, 1.0, 4.0, 1.5, 9.0])
-    one_after_the_other = values[q["g1"]][p["g1"]]
-    np.testing.assert_array_equal(values[compose(p, q)["g1"]], one_after_the_other)
+    in_turn = values[q["g1"]][p["g1"]]
+    np.testing.assert_array_equal(values[compose(p, q)["g1"]], in_turn)
 
 
 def least_swaps(n: int) -> dict[tuple[int, ...], int]:
-    """The least number of swaps to every permutation, by breadth-first search."""
+    """The least number of swaps that give each permutation, by breadth-first search."""
     start = tuple(range(n))
     steps, frontier = {start: 0}, [start]
     while frontier:
@@ -67,7 +67,7 @@ def test_number_of_transpositions_is_the_least_number_of_swaps(n):
     np.testing.assert_array_equal(transpositions(stacked).total, list(expected.values()))
 
 
-def count_cycles_plainly(p: np.ndarray) -> int:
+def count_cycles_by_loops(p: np.ndarray) -> int:
     seen, cycles = set(), 0
     for start in range(len(p)):
         cycles += start not in seen
@@ -80,7 +80,7 @@ def count_cycles_plainly(p: np.ndarray) -> int:
 @given(st.integers(1, 300), st.integers(0, 2**32 - 1))
 def test_number_of_transpositions_for_large_groups(n, seed):
     p = np.random.default_rng(seed).permutation(n)
-    assert transpositions(Permutation({"g": p})).total == n - count_cycles_plainly(p)
+    assert transpositions(Permutation({"g": p})).total == n - count_cycles_by_loops(p)
 
 
 @given(st.integers(1, 40), st.data())
@@ -91,7 +91,7 @@ def test_an_exact_number_of_transpositions(n, data):
     assert transpositions(Permutation({"g": p})).total == count
 
 
-def test_totals_are_over_groups_and_stacks_count_each_draw():
+def test_totals_sum_over_groups_and_stacks_count_each_draw():
     p = Permutation({"a": [1, 0, 2], "b": [1, 2, 0]})
     assert transpositions(p).total == 3
     stacked = stack([p, Permutation({"a": [0, 1, 2], "b": [0, 2, 1]})])
@@ -113,7 +113,7 @@ def test_random_permutations_are_uniform_and_repeatable():
     drawn = [symmetry.random(key=jax.random.key(i)) for i in range(600)]
     assert symmetry.random(key=jax.random.key(5)) == drawn[5]
     counts = np.unique([p["h"] for p in drawn], axis=0, return_counts=True)[1]
-    # 600 draws over 6 permutations: 100 ± 9 each; five deviations never happen by chance.
+    # 600 draws of 6 permutations: 100 ± 9 each; five standard deviations never happen by chance.
     assert len(counts) == 6
     assert np.abs(counts - 100).max() < 46
 
@@ -129,7 +129,7 @@ def test_random_permutations_are_uniform_and_repeatable():
         (3, "shape"),
     ],
 )
-def test_what_is_no_permutation_is_refused(values, message):
+def test_invalid_indices_are_refused(values, message):
     with pytest.raises(ValueError, match=message) as error:
         Permutation({"hidden": values})
     assert "hidden" in str(error.value)
@@ -157,4 +157,4 @@ def test_a_permutation_cannot_be_changed_later():
     with pytest.raises(ValueError):
         p["h"][0] = 0
     with pytest.raises(TypeError):
-        p.indices["h"] = values
+        p.indices["h"] = values  # pyright: ignore[reportIndexIssue]

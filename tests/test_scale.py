@@ -1,4 +1,6 @@
-"""Scale symmetry: found where it is, refused where it is not; balancing changes no function."""
+"""Scale symmetry: found where it exists and only there; balancing changes no function."""
+
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,11 @@ def built(network, shape, seed=0):
     x = np.random.default_rng(seed).normal(size=(3, *shape))
     shapes = jax.eval_shape(network.init, jax.random.key(0), x.astype(np.float32))["params"]
     params = random_like(jax.tree.map(lambda s: s.shape, shapes), seed, scale=0.4)
-    return (lambda p, x: network.apply({"params": p}, x)), params, x
+
+    def apply(p: Any, x: Any) -> jax.Array:
+        return cast(jax.Array, network.apply({"params": p}, x))
+
+    return apply, params, x
 
 
 def leaky(params, x):
@@ -68,12 +74,12 @@ def test_balancing(x64, name):
         np.testing.assert_allclose(again, 1, rtol=1e-10)
     back = scales.act(scales.inverse(factors), balanced)
     np.testing.assert_allclose(flat(back), flat(params), rtol=1e-12)
-    # The balance is the point of least norm among all that have the same function.
+    # The balance has the least norm among all scalings, which have the same function.
     other = {
         k: np.exp(0.01 * np.random.default_rng(0).normal(size=f.shape)) for k, f in factors.items()
     }
     assert np.sum(flat(balanced) ** 2) < np.sum(flat(scales.act(other, balanced)) ** 2)
-    # Whatever scales it had before, and wherever its units were, the balance is the same.
+    # The balance does not depend on the scales and the order of the units before.
     unbalanced = scales.act({k: f**5 for k, f in other.items()}, params)
     rebalanced = scales.act(scales.balance(unbalanced), unbalanced)
     np.testing.assert_allclose(flat(rebalanced), flat(balanced), rtol=1e-9, atol=1e-12)
@@ -117,7 +123,7 @@ def test_normalised_and_mixed_networks(x64):
 
 
 @pytest.mark.fast
-def test_a_dead_unit_stays(x64):
+def test_a_dead_unit_is_not_scaled(x64):
     params = random_like(mlp_shapes((4,)), 0)
     symmetry = find_symmetry(relu_mlp, params, np.ones((2, 5)))
     scales = find_scales(relu_mlp, params, np.ones((2, 5)), symmetry=symmetry)
@@ -127,8 +133,8 @@ def test_a_dead_unit_stays(x64):
     assert (factors[[0, 1, 3]] != 1).all()
 
 
-def test_posteriors_are_scaled_whole(x64):
-    """Deviations scale with their weights, so the predictive stays draw by draw."""
+def test_posteriors_are_scaled(x64):
+    """Standard deviations scale with their weights, so every draw predicts the same as before."""
     mean = random_like(mlp_shapes((6, 5)), 0)
     x = np.random.default_rng(1).normal(size=(4, 5))
     symmetry = find_symmetry(relu_mlp, mean, x)
@@ -144,7 +150,7 @@ def test_posteriors_are_scaled_whole(x64):
 
 
 def test_compact_undoes_scales_and_permutations_alike(x64):
-    """Draws that differ by scales and permutations alone are one network."""
+    """Draws that differ only by scales and permutations are one network."""
     params = random_like(mlp_shapes((6, 5)), 0)
     x = np.random.default_rng(1).normal(size=(4, 5))
     symmetry = find_symmetry(relu_mlp, params, x)

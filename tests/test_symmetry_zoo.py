@@ -1,4 +1,4 @@
-"""Symmetries found in networks of many hands, against groups written down by hand."""
+"""Symmetries found in many kinds of networks, compared with groups written by hand."""
 
 import warnings
 
@@ -49,12 +49,12 @@ def expected_groups(entry: zoo.Entry) -> set:
         for e in zoo.ZOO
     ],
 )
-def test_finds_exactly_the_groups_written_down(entry):
+def test_finds_exactly_the_groups_written_by_hand(entry):
     network, x = entry.build()
     symmetry = find_symmetry(network.apply, network.params, x, state=network.state)
     assert found_groups(symmetry) == expected_groups(entry), f"found\n{symmetry}"
     if symmetry.groups:
-        # find_symmetry has checked it; here once more with another key, for what it reports.
+        # find_symmetry has checked it; this check has another key and tests the report.
         report = symmetry.check(
             network.apply, network.params, x, state=network.state, key=jax.random.key(7)
         )
@@ -62,7 +62,7 @@ def test_finds_exactly_the_groups_written_down(entry):
         assert set(report.left_out) == {
             place for g in symmetry.groups if len(g.places) > 1 for place in g.places
         }
-        # Every place was seen to matter, but for those that cannot.
+        # Every place matters, except those that cannot.
         assert {place.leaf for place in report.inert} == entry.inert
 
 
@@ -78,7 +78,7 @@ def test_acting_leaves_the_function_unchanged_in_double_precision(entry):
             lambda a: a.astype(jnp.float64) if jnp.issubdtype(a.dtype, jnp.floating) else a, tree
         )
 
-    # Flax's recurrent cells insist on a single-precision carry, so that one runs in single.
+    # Flax's recurrent cells require a carry in single precision.
     single = entry.name == "linen_gru_by_scan"
     with jax.enable_x64(not single):
         params = network.params if single else double(network.params)
@@ -89,7 +89,7 @@ def test_acting_leaves_the_function_unchanged_in_double_precision(entry):
         moved = symmetry.act(permutation, params)
         moved_rest = tuple(symmetry.act_on_state(permutation, s) for s in rest)
         after = run(moved, data, *moved_rest)
-    # Rounding of the reordered sums: a few hundred units in the last place.
+    # Sums in another order: rounding of a few hundred units in the last place.
     np.testing.assert_allclose(after, before, rtol=0, atol=1e-4 if single else 1e-11)
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), params, moved)
     assert any(jax.tree.leaves(changed)), "the random permutation moved nothing"
@@ -104,8 +104,8 @@ def test_resnet20_has_three_streams_and_nine_inner_groups():
         group.name: sum(place.leaf.endswith("kernel") for place in group.places)
         for group in symmetry.groups
     }
-    # An inner group sits on the kernel before and the kernel after it. A stream of three blocks
-    # is read and written by each of them, and by what comes before and after the stage.
+    # An inner group has places in the kernels before and after it. A stream of three blocks is
+    # read and written by each of them, and by the layers before and after the stage.
     assert sorted(kernels.values())[:9] == [2] * 9
     assert all(count > 2 for count in sorted(kernels.values())[9:])
 
@@ -126,7 +126,7 @@ def test_lenet_ties_the_last_channels_to_the_right_factor_of_the_dense_kernel():
         rows = rows[key]
     assert place.axis == 0
     pixels = rows.shape[0] // group.size
-    # Flattening [rows, columns, channels] puts channel c of pixel p at p·channels + c.
+    # After flattening [rows, columns, channels], channel c of pixel p is at p·channels + c.
     expected = np.arange(pixels)[None, :] * group.size + np.arange(group.size)[:, None]
     np.testing.assert_array_equal(place.positions, expected)
 
@@ -149,11 +149,11 @@ def test_a_primitive_without_a_rule_is_named_once_and_costs_only_symmetry():
     with pytest.warns(NoRuleWarning, match="no tracing rule for") as caught:
         symmetry = find_symmetry(apply, params, zoo.normal((4, 3)))
     assert len(caught) == 1
-    # The hidden layer after the solve, and the contracted axis of the Gram matrix, are found.
+    # Found are the hidden layer after the solve and the contracted axis of the Gram matrix.
     assert sorted(group.size for group in symmetry.groups) == [4, 5]
 
 
-def test_primitives_without_a_rule_on_fixed_axes_are_not_worth_a_warning():
+def test_primitives_without_a_rule_on_fixed_axes_give_no_warning():
     params = {"w": zoo.normal((3, 4)), "out": zoo.normal((4, 2), 1)}
 
     def apply(params, x):
@@ -165,11 +165,11 @@ def test_primitives_without_a_rule_on_fixed_axes_are_not_worth_a_warning():
     assert [group.size for group in symmetry.groups] == [4]
 
 
-def test_dead_parameters_are_named():
+def test_unused_parameters_are_named():
     network, x = zoo.dead_parameters()
     symmetry = find_symmetry(network.apply, network.params, x)
     assert symmetry.unused == ("dead",)
-    assert "dead" in symmetry.table()
+    assert "unused, the output does not depend on: dead" in symmetry.table()
 
 
 class TestTheCheckCanFail:
@@ -231,7 +231,7 @@ class TestTheCheckCanFail:
                 key=jax.random.key(0),
             )
 
-    def test_outputs_that_say_nothing_are_refused(self):
+    def test_uninformative_outputs_are_refused(self):
         network, x, symmetry = self.network()
         with pytest.raises(NotASymmetry, match="cannot run"):
             symmetry.check(
@@ -248,7 +248,7 @@ def test_batch_size_changes_nothing():
     assert len(tables) == 1
 
 
-def test_shapes_alone_are_enough_of_a_batch():
+def test_the_shape_of_a_batch_is_enough():
     network, x = zoo.equinox_mlp()
     abstract = jax.ShapeDtypeStruct(x.shape, x.dtype)
     assert len(find_symmetry(network.apply, network.params, abstract).groups) == 2
@@ -268,6 +268,13 @@ def test_running_statistics_move_with_their_posterior():
     assert np.abs(network.apply(moved.mean, x, q.state) - before).max() > 1e-2
 
 
+def test_a_symmetry_shows_as_its_table():
+    symmetry = Symmetry.by_hand({"a<b": jnp.ones((2, 3))}, {"h&": [("a<b", 1)]})
+    assert repr(symmetry) == str(symmetry) == symmetry.table()
+    assert "<td>h&amp;</td><td>3</td><td>a&lt;b[1]</td>" in symmetry._repr_html_()
+    assert repr(Symmetry({})) == "no permutation symmetry"
+
+
 def test_equal_symmetries_have_equal_hashes():
     params = {"w1": jnp.ones((2, 3)), "w2": jnp.ones((3, 1))}
     one, same = (Symmetry.by_hand(params, {"h": [("w1", 1), ("w2", 0)]}) for _ in range(2))
@@ -284,9 +291,9 @@ def test_score_tables_visit_groups_in_the_order_of_their_own_symmetry():
     params = {"a": jnp.ones((2, 3)), "b": jnp.ones((3, 4)), "c": jnp.ones((4, 1))}
     groups = {"g": [("a", 1), ("b", 0)], "h": [("b", 1), ("c", 0)]}
     one = Symmetry.by_hand(params, groups)
-    turned = Symmetry(dict(reversed(one.layouts.items())))
-    assert one == turned
-    for symmetry in (one, turned):
+    reversed_ = Symmetry(dict(reversed(list(one.layouts.items()))))
+    assert one == reversed_
+    for symmetry in (one, reversed_):
         table = ScoreTable(OBJECTIVES["l2"].features(params, params, symmetry), symmetry.identity())
         assert list(table.groups) == [group.name for group in symmetry.groups]
-    assert [g.name for g in one.groups] != [g.name for g in turned.groups]
+    assert [g.name for g in one.groups] != [g.name for g in reversed_.groups]

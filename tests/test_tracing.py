@@ -1,4 +1,6 @@
-"""Traps for the tracer and for the check, each found by attacking them."""
+"""Adversarial cases for the trace and for the check."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,11 +38,17 @@ class TestAxes:
 
     pytestmark = pytest.mark.fast
 
-    def test_an_atom_takes_on_the_structure_it_meets_everywhere(self):
-        whole, elsewhere = atom(64), None
-        elsewhere = product = join(whole, Product((atom(4), atom(16))))
-        assert [a.size for a in atoms_in(whole)] == [4, 16]
-        assert atoms_in(elsewhere) == atoms_in(product) == atoms_in(whole)
+    def test_an_atom_takes_on_a_structure_wherever_it_occurs(self):
+        """What is learnt of an atom holds in all arrays that have it, also those seen before."""
+        whole, before, after = atom(64), atom(64), atom(64)
+        join(whole, before)
+        join(after, whole)
+        inside = Concat((atom(3), Product((atom(2), whole))))
+        heads, dimensions = atom(4), atom(16)
+        join(whole, Product((heads, dimensions)))
+        for elsewhere in (whole, before, after):
+            assert atoms_in(elsewhere) == [heads, dimensions]
+        assert atoms_in(inside)[2:] == [heads, dimensions]
 
     def test_two_by_three_against_three_by_two_is_fixed(self):
         a, b = Product((atom(2), atom(3))), Product((atom(3), atom(2)))
@@ -57,32 +65,32 @@ class TestAxes:
         assert join(Uniform(5), b) is b
         assert resolve(a) is not resolve(b)
 
-    def test_a_repeated_value_asks_only_for_its_own_structure(self):
+    def test_a_repeated_value_constrains_only_its_own_factor(self):
         units, wide = atom(3), atom(6)
         joined = join(Product((units, Uniform(2))), wide)
         assert [x.size for x in atoms_in(joined)] == [3, 2]
         assert atoms_in(joined)[0] is resolve(units)
 
-    def test_cuts_through_a_product_go_with_its_outer_factor(self):
+    def test_a_cut_between_rows_of_a_product_cuts_its_outer_factor(self):
         outer, inner = atom(4), atom(3)
         first, second = cut(Product((outer, inner)), [6, 6])
         assert [x.size for x in atoms_in(first)] == [2, 3]
         assert [x.size for x in atoms_in(outer)] == [2, 2]
         assert atoms_in(first)[1] is atoms_in(second)[1]
 
-    def test_cuts_through_the_inner_factor_fix_it(self):
+    def test_a_cut_within_a_row_of_a_product_fixes_it(self):
         whole = Product((atom(4), atom(3)))
         cut(whole, [5, 7])
         assert atoms_in(whole) == []
 
-    def test_equal_pieces_become_a_product_if_all_move_as_one(self):
+    def test_equal_pieces_become_a_product_if_all_move_together(self):
         pieces = [atom(4) for _ in range(3)]
         three, four = split(Concat(tuple(pieces)), [3, 4])
         assert three == Fixed(3)
         assert {resolve(p) for p in pieces} == {resolve(four)}
 
     def test_an_axis_against_its_own_rotation(self):
-        """roll by 4 of 12 leaves groups of 4; a roll by 1 leaves nothing."""
+        """Rotating 12 positions by 4 leaves groups of 4; rotating them by 1 leaves nothing."""
         for shift, expected in ((4, [4, 4, 4]), (1, [])):
             whole = Atom(12)
             head, tail = cut(whole, [12 - shift, shift])
@@ -96,7 +104,7 @@ class TestAxes:
 
 
 def test_indexing_along_mapped_rows_keeps_them_tied():
-    """The result of take_along_axis varies along the rows even where its indices do not."""
+    """The result of take_along_axis varies along the rows even if its indices do not."""
 
     def apply(p, x):
         h = jnp.tanh(x @ p["w"]).T
@@ -157,7 +165,7 @@ def test_segment_sums_of_a_graph_network():
     assert sizes(apply, params, n((5, 3))) == [4, 5]
 
 
-def test_looking_at_a_value_costs_nothing():
+def test_debug_callbacks_constrain_nothing():
     params = {"w": n((3, 4)), "o": n((4, 2), 1)}
 
     def apply(p, x):
@@ -168,7 +176,7 @@ def test_looking_at_a_value_costs_nothing():
     assert sizes(apply, params, n((5, 3))) == [4]
 
 
-def test_sorted_units_may_come_in_any_order():
+def test_units_that_are_sorted_may_be_permuted():
     params = {"w": n((3, 4)), "o": n((4, 2), 1)}
     apply = lambda p, x: jnp.sort(jnp.tanh(x @ p["w"]), axis=-1) @ p["o"]
     symmetry = find_symmetry(apply, params, n((5, 3)))
@@ -202,14 +210,14 @@ class TestOddParams:
             ({"w": n((3, 4))}, np.ones((0, 3), np.float32), "no rows"),
         ],
     )
-    def test_what_cannot_be_traced_is_said(self, params, x, message):
+    def test_networks_that_cannot_be_traced_are_refused(self, params, x, message):
         apply = lambda p, x: jnp.tanh(x @ p["w"]).sum(-1)
         with pytest.raises(ValueError, match=message):
             find_symmetry(apply, params, x)
 
 
 class TestCheck:
-    """Wrong groups must not pass, and right ones must not fail."""
+    """Wrong groups must fail, and right ones must pass."""
 
     KEY = jax.random.key(0)
 
@@ -217,7 +225,7 @@ class TestCheck:
         with pytest.raises(NotASymmetry):
             Symmetry.by_hand(params, groups).check(apply, params, x, key=self.KEY)
 
-    def test_a_function_that_only_rotations_leave_alone(self):
+    def test_a_function_invariant_only_under_rotations(self):
         def apply(p, x):
             h = jnp.tanh(x @ p["w"])
             return (h * jnp.roll(h, 1, -1) ** 2).sum(-1, keepdims=True) * jnp.arange(1.0, 3)
@@ -237,11 +245,11 @@ class TestCheck:
         apply = lambda p, x: x[:, :2] + 1j * (jnp.tanh(x @ p["w"]) @ p["o"])
         self.refuse(apply, params, n((5, 3)), {"g": [("w", 1)]})
 
-    def test_one_number_is_output_enough(self):
+    def test_a_single_number_is_enough_of_an_output(self):
         params = {"w": n((3, 4)), "o": n((4, 2), 1)}
         assert sizes(lambda p, x: (jnp.tanh(x @ p["w"]) @ p["o"])[0, 0], params, n((5, 3))) == [4]
 
-    def test_rows_that_point_at_each_other_are_kept(self):
+    def test_rows_that_other_inputs_index_are_kept(self):
         params = {"w": n((3, 4)), "o": n((4, 2), 1)}
         x = {"x": n((9, 3)), "rows": jnp.array([8, 1, 7, 6, 2])}
         apply = lambda p, x: jnp.take(jnp.tanh(x["x"] @ p["w"]), x["rows"], axis=0) @ p["o"]
@@ -254,7 +262,7 @@ class TestCheck:
             symmetry = find_symmetry(apply, params, n((5, 3)))
             symmetry.check(apply, params, n((5, 3)), key=jax.random.key(seed))
 
-    def test_a_chaotic_network_cannot_be_told(self):
+    def test_a_chaotic_network_cannot_be_checked(self):
         params = {"w": 4 * n((200, 40, 40)) / 40**0.5, "i": n((3, 40), 1), "o": n((40, 2), 2)}
 
         def apply(p, x):
@@ -264,7 +272,7 @@ class TestCheck:
         with pytest.raises(NotASymmetry, match="cannot tell"):
             find_symmetry(apply, params, n((2, 3)))
 
-    def test_a_group_the_function_does_not_feel_is_named(self):
+    def test_a_group_that_the_outputs_do_not_depend_on_is_named(self):
         params = {"w": n((3, 4)), "o": n((4, 2), 1), "c": n((3, 2), 2)}
 
         def apply(p, x):
@@ -275,7 +283,7 @@ class TestCheck:
             find_symmetry(apply, params, n((5, 3)))
 
 
-class TestBadHands:
+class TestByHand:
     @pytest.mark.parametrize(
         "places",
         [
@@ -288,21 +296,21 @@ class TestBadHands:
             [],
         ],
     )
-    def test_places_that_cannot_be_read(self, places):
+    def test_malformed_places_are_refused(self, places):
         with pytest.raises(ValueError, match="group 'h'"):
             Symmetry.by_hand({"w": n((3, 4))}, {"h": places})
 
-    def test_transpositions_of_unknown_groups_and_halves(self):
+    def test_unknown_groups_and_fractional_counts_are_refused(self):
         symmetry = Symmetry.by_hand({"w": n((3, 4))}, {"h": [("w", 1)]})
         key = jax.random.key(0)
         with pytest.raises(KeyError, match="typo"):
             symmetry.random(key=key, transpositions={"typo": 2})
         with pytest.raises(TypeError):
-            symmetry.random(key=key, transpositions=1.9)
+            symmetry.random(key=key, transpositions=1.9)  # pyright: ignore[reportArgumentType]
         with pytest.raises(ValueError, match="needs a Permutation"):
-            symmetry.act({"h": [0, 1, 2, 3]}, {"w": n((3, 4))})
+            symmetry.act({"h": [0, 1, 2, 3]}, {})  # pyright: ignore[reportArgumentType]
 
-    def test_double_precision_is_kept_outside_of_it(self):
+    def test_double_precision_is_kept_where_jax_defaults_to_single(self):
         symmetry = Symmetry.by_hand({"w": n((3, 4))}, {"h": [("w", 1)]})
         with jax.enable_x64(True):
             params = {"w": jnp.ones((3, 4), jnp.float64)}
@@ -329,11 +337,11 @@ class TestRecording:
         symmetry = find_symmetry(network.apply, network.params, x)
         recorder = Recorder(network.apply, network.params, x, symmetry)
         _, captured = module.apply({"params": network.params}, x, capture_intermediates=True)
-        inner = {
+        inner: dict[str, Any] = {
             k: v["__call__"][0] for k, v in captured["intermediates"].items() if k != "__call__"
         }
         units = recorder.units(network.params)
-        # Single precision, and sums in another order.
+        # Single precision and sums in another order.
         close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
         close(units["Dense_0"], jax.nn.gelu(inner["Dense_0"]).T)
         stream = jax.nn.relu(inner["Conv_0"])
@@ -353,7 +361,7 @@ class TestRecording:
             values = inner[owner]
             close(array, values.reshape(-1, values.shape[-1]).T)
 
-    def test_recording_moves_with_the_units(self):
+    def test_recorded_units_move_with_the_permutation(self):
         _, network, x = self.network()
         symmetry = find_symmetry(network.apply, network.params, x)
         recorder = Recorder(network.apply, network.params, x, symmetry)
@@ -363,7 +371,7 @@ class TestRecording:
         for name in permutation:
             np.testing.assert_allclose(after[name], before[name][permutation[name]], atol=1e-5)
 
-    def test_what_cannot_be_seen_is_named(self):
+    def test_groups_that_cannot_be_recorded_are_named(self):
         network, x = zoo.transformer_encoder()
         symmetry = find_symmetry(network.apply, network.params, x, check=False)
         recorder = Recorder(network.apply, network.params, x, symmetry)

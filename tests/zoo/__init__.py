@@ -1,4 +1,4 @@
-"""Networks of many hands, each with the groups it must have, written down by hand."""
+"""Networks of many kinds, each with the groups it must have, written by hand."""
 
 from zoo.channels import densely_connected, transformer_encoder
 from zoo.entries import ZOO, Entry, linen, normal

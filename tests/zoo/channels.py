@@ -7,10 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from onebasin.networks import (
-    Network,
-    from_equinox,
-)
+from onebasin.networks import Network, from_equinox
 from zoo.entries import at, entry, linen, normal
 
 # Convolutions.
@@ -194,7 +191,7 @@ ATTENTION = "MultiHeadDotProductAttention_0/"
         ),
         (20, [at("Dense_1/kernel", 1), at("Dense_1/bias", 0), at("Dense_0/kernel", 0)]),
     ],
-    inert=ATTENTION + "key/bias",  # softmax cancels what it adds to all scores of a query
+    inert=ATTENTION + "key/bias",  # adds the same to all scores of a query, which softmax cancels
 )
 def transformer_encoder():
     tokens = jnp.arange(12).reshape(3, 4) % 11
@@ -210,7 +207,7 @@ def transformer_encoder():
     ]
 )  # fmt: skip
 def equinox_attention():
-    """Heads and their dimensions are one flat axis of 2 × 3 here."""
+    """Heads and their dimensions share one flat axis of 2 × 3."""
     model = eqx.nn.MultiheadAttention(2, 6, key=jax.random.key(0))
 
     class Model(eqx.Module):
@@ -236,7 +233,7 @@ FUSED_INNER = [at("qkv", 1, start=8 * i, before=2) for i in range(3)]
     ]
 )
 def fused_query_key_value():
-    """One kernel for queries, keys and values of 2 heads of 4, cut in three."""
+    """One kernel for the queries, keys and values of 2 heads of 4, cut in three."""
     params = {"qkv": normal((6, 24)), "out": normal((8, 3), 1)}
 
     def apply(params, x):

@@ -1,7 +1,7 @@
-"""How a network of the zoo is written down.
+"""How an entry of the zoo is written.
 
-A place is `at(leaf, axis)`, or, for units on a part of an axis, the positions that belong to
-each unit: start + b·step + u·after + a for b < before and a < after.
+A place is `at(leaf, axis)`. If the units have only a part of the axis, the positions of unit u are
+start + b·step + u·after + a for b < before and a < after.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from onebasin.networks import (
-    Network,
-    from_linen,
-)
+from onebasin.networks import Network, from_linen
 
 
 @dataclass(frozen=True)
@@ -36,23 +33,25 @@ class At:
         return (self.start + outer + unit + np.arange(self.after)).reshape(size, -1)
 
 
-def at(leaf: str, axis: int, start: int = 0, before: int = 1, after: int = 1, step=None) -> At:
-    return At(leaf, axis, start, before, after, step)
-
-
 @dataclass(frozen=True)
 class Entry:
     name: str
     build: Callable[[], tuple[Network, Any]]
     groups: list[tuple[int, list[At]]]
-    inert: frozenset[str]  # leaves whose order cannot matter to the function
+    inert: frozenset[str]  # leaves in which the order does not affect the function
 
 
+at = At
 ZOO: list[Entry] = []
 
 
-def entry(groups: list[tuple[int, list[At]]], inert: str = ""):
-    def register(build: Callable[[], tuple[Network, Any]]):
+Build = Callable[[], tuple[Network, Any]]
+
+
+def entry(groups: list[tuple[int, list[At]]], inert: str = "") -> Callable[[Build], Build]:
+    """Add the network that a function builds to the zoo, with its groups and inert leaves."""
+
+    def register(build: Build) -> Build:
         ZOO.append(Entry(build.__name__, build, groups, frozenset(inert.split())))
         return build
 
@@ -64,7 +63,7 @@ def normal(shape: tuple[int, ...], seed: int = 0) -> jax.Array:
 
 
 def variables_of(module: nn.Module, x: Any) -> Any:
-    """Variables of the module's own shapes; drawing them here saves compiling its init."""
+    """Random variables of the module's shapes, without the cost of compiling its `init`."""
     shapes = jax.eval_shape(module.init, jax.random.key(0), x)
     rng = np.random.default_rng(0)
 
@@ -81,7 +80,7 @@ def linen(module: nn.Module, x: Any) -> tuple[Network, Any]:
 
 
 def dense_chain(*names: str, size: int) -> list[tuple[int, list[At]]]:
-    """The groups of a plain stack of Flax layers: kernel, bias, next kernel."""
+    """The groups of a stack of Flax layers: kernel, bias, next kernel."""
     return [
         (size, [at(f"{a}/kernel", 1), at(f"{a}/bias", 0), at(f"{b}/kernel", 0)])
         for a, b in pairwise(names)

@@ -1,4 +1,6 @@
-"""Recurrence, tied weights, branches and curiosities."""
+"""Recurrence, tied weights, branches and special cases."""
+
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -6,10 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from onebasin.networks import (
-    Network,
-    from_equinox,
-)
+from onebasin.networks import Network, from_equinox
 from zoo.entries import at, entry, linen, normal
 
 # Recurrence.
@@ -18,7 +17,7 @@ from zoo.entries import at, entry, linen, normal
 class Recurrent(nn.Module):
     @nn.compact
     def __call__(self, x):
-        return nn.Dense(2)(nn.RNN(nn.GRUCell(6))(x)[:, -1])
+        return nn.Dense(2)(cast(jax.Array, nn.RNN(nn.GRUCell(6))(x))[:, -1])
 
 
 @entry(
@@ -71,7 +70,7 @@ def equinox_gru_with_fused_gates():
 
 @entry([(4, [at("w", 1), at("u", 0), at("u", 1)]), (4, [at("v", 1), at("t", 0), at("t", 1)])])
 def two_recurrences_from_one_zero_carry():
-    """One array of zeros starts both loops; it must not tie their units."""
+    """Both loops start from the same array of zeros, which must not tie their units."""
     params = {"w": normal((3, 4)), "u": normal((4, 4), 1), "v": normal((3, 4), 2)}
     params["t"] = normal((4, 4), 3)
 
@@ -94,7 +93,7 @@ def two_recurrences_from_one_zero_carry():
     ]
 )
 def layers_stacked_for_scan():
-    """Layers that share one stacked array can only be permuted alike."""
+    """Layers stacked in one array must share their permutation."""
     params = {
         "embed": normal((3, 6)),
         "layers": {"w1": normal((4, 6, 7)), "b1": normal((4, 7)), "w2": normal((4, 7, 6))},
@@ -123,7 +122,7 @@ def weights_tied_across_iterations():
     return Network(apply, params), normal((5, 3))
 
 
-# Tied weights, branches and curiosities.
+# Tied weights, branches and special cases.
 
 
 @entry([(5, [at("w", 1), at("b", 0)])])
@@ -150,7 +149,7 @@ def embedding_tied_to_the_output():
 
 @entry(
     [(4, [at("w", 1), at("a", 0), at("c", 0), at("out", 0)])],
-    inert="c",  # in the branch that the data at hand does not take
+    inert="c",  # in the branch that these data do not take
 )
 def branches_chosen_by_the_data():
     params = {"w": normal((3, 4)), "a": normal((4,), 1), "c": normal((4,), 2)}
@@ -166,7 +165,7 @@ def branches_chosen_by_the_data():
 
 @entry([(4, [at("w", 1), at("out", 0)]), (4, [at("v", 1), at("t", 0)])])
 def uniform_values_tie_nothing():
-    """A constant array that is in fact constant, a broadcast scalar, a scalar parameter."""
+    """An array of equal entries, a broadcast scalar, a scalar parameter."""
     params = {"w": normal((3, 4)), "out": normal((4, 2), 1), "v": normal((3, 4), 2)}
     params |= {"t": normal((4, 2), 3), "scale": jnp.ones(())}
     ones = np.full((5, 4), 0.5, np.float32)
@@ -187,7 +186,7 @@ def nothing_to_permute():
 
 @entry([])
 def order_of_the_units_matters():
-    """A cumulative sum, a reversal, an argmax and a window see the order of hidden units."""
+    """A cumulative sum and a reversal depend on the order of the hidden units."""
     params = {"w": normal((3, 4)), "out": normal((4, 2), 1)}
 
     def apply(params, x):
@@ -199,7 +198,7 @@ def order_of_the_units_matters():
 
 @entry([(2, [at("w", 1, after=3), at("out", 0, after=3)])])
 def order_within_a_product_matters():
-    """6 = 2 × 3 where the three are read in order: only the two may move."""
+    """6 = 2 × 3, where the three are read in order: only the two may be permuted."""
     params = {"w": normal((4, 6)), "out": normal((6, 2), 1)}
 
     def apply(params, x):

@@ -1,4 +1,4 @@
-"""Plain stacks, our own networks, normalisation."""
+"""Stacks of layers, our own networks, normalisation."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def mlp():
     ]
 )
 def lenet():
-    """Pooled to 2 × 2 pixels, which the dense kernel has outside its channels."""
+    """Pooled to 2 × 2 pixels: the rows of the dense kernel are pixels × channels."""
     return linen(LeNet(width=3), normal((2, 8, 8, 1)))
 
 
@@ -43,7 +43,7 @@ def build_lenet():
 
 
 def block(stage: int, number: int, size: int) -> tuple[int, list[At]]:
-    """The inner group of a residual block: between its two convolutions."""
+    """The inner group of a residual block, between its two convolutions."""
     name = f"stage{stage}_block{number}/"
     return (
         size,
@@ -58,8 +58,11 @@ def block(stage: int, number: int, size: int) -> tuple[int, list[At]]:
 
 
 def stream(stage: int, size: int) -> tuple[int, list[At]]:
-    """A residual stream: written by the stem or the projection and by every block's second
-    convolution, read by every block's first and by what follows the stage."""
+    """A residual stream.
+
+    The stem or the projection and the second convolution of every block write it. The first
+    convolution of every block and the layers after the stage read it.
+    """
     places = []
     for number in (1, 2, 3):
         name = f"stage{stage}_block{number}/"
@@ -92,7 +95,7 @@ def build_resnet20():
     return linen(ResNet20(width=4), normal((2, 8, 8, 3)))
 
 
-# Batch sizes that equal a width, and other accidents of size.
+# Batch sizes that equal a width, and other coincidences of size.
 
 
 class Plain(nn.Module):
@@ -164,7 +167,7 @@ def layer_norm():
 
 
 def split_in_groups(place: At, groups: int, within: int) -> tuple[At, At]:
-    """An axis of groups × within: the places of the groups and of the channels within."""
+    """The places of the groups, and of the channels within, along an axis of groups × within."""
     return (
         at(place.leaf, place.axis, after=within),
         at(place.leaf, place.axis, before=groups),
@@ -206,10 +209,10 @@ def batch_norm_running():
 
 @entry(
     [(12, [*NORMALISED, at("BatchNorm_0/scale", 0), at("BatchNorm_0/bias", 0)])],
-    inert="Conv_0/bias",  # the batch's mean is taken off right after it is added
+    inert="Conv_0/bias",  # the mean over the batch, which contains it, is subtracted next
 )
 def batch_norm_of_the_batch():
-    """Batch statistics are used; the running ones are written and never read."""
+    """Normalised by batch statistics; running statistics are written and never read."""
     module = Normalised(lambda: nn.BatchNorm(use_running_average=False))
     x = normal((4, 6, 6, 2))
     variables = variables_of(module, x)
