@@ -65,8 +65,8 @@ class Report:
     def __repr__(self) -> str:
         worst = max([self.together, *self.alone.values()])
         return (
-            f"Report({len(self.alone)} groups, largest change {worst:.1e}, tolerance "
-            f"{self.tolerance:.0e}, {len(self.inert)} of {len(self.left_out)} places inert)"
+            f"Report(groups: {len(self.alone)}, largest change: {worst:.1e}, tolerance: "
+            f"{self.tolerance:.0e}, inert places: {len(self.inert)} of {len(self.left_out)})"
         )
 
     @property

@@ -156,7 +156,7 @@ class Transpositions:
     def __repr__(self) -> str:
         stacked = isinstance(self.total, np.ndarray)
         total = f"{np.mean(self.total):.1f} per draw" if stacked else str(self.total)
-        return f"Transpositions({total}, {len(self.by_group)} groups)"
+        return f"Transpositions({total}, groups: {len(self.by_group)})"
 
     def __int__(self) -> int:
         return int(self.total)

@@ -136,8 +136,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     """Register a rule for the primitives of these names."""
 
     def register(function: Rule) -> Rule:
-        for name in names:
-            RULES[name] = function
+        RULES.update(dict.fromkeys(names, function))
         return function
 
     return register

@@ -65,7 +65,7 @@ class ScaleSymmetry:
     >>> symmetry = find_symmetry(relu_network, params, np.ones((4, 1)))
     >>> scales = find_scales(relu_network, params, np.ones((4, 1)), symmetry=symmetry)
     >>> scales
-    ScaleSymmetry(1 group scaled, 0 left out)
+    ScaleSymmetry(groups scaled: 1, left out: 0)
     >>> balanced = scales.act(scales.balance(params), params)
     >>> balanced["w1"].tolist(), balanced["w2"].ravel().tolist()
     ([[4.0, 3.0]], [4.0, 3.0])
@@ -77,8 +77,7 @@ class ScaleSymmetry:
     """The groups that are not scaled, each with the reason."""
 
     def __repr__(self) -> str:
-        groups = "group" if len(self.sites) == 1 else "groups"
-        return f"ScaleSymmetry({len(self.sites)} {groups} scaled, {len(self.left_out)} left out)"
+        return f"ScaleSymmetry(groups scaled: {len(self.sites)}, left out: {len(self.left_out)})"
 
     def balance(self, params: PyTree) -> Scales:
         """The factors that balance one params tree."""
@@ -165,19 +164,16 @@ def find_scales(
     roles = symmetry.roles or find_symmetry(function, params, x, state=state, check=False).roles
     sites: dict[str, tuple[Site, ...]] = {}
     left_out: dict[str, str] = {}
-    for group in symmetry.groups:
-        found = _sites(group, roles, symmetry)
-        if isinstance(found, str):
-            left_out[group.name] = found
-        else:
-            sites[group.name] = found
     with jax.numpy_dtype_promotion("standard"):
         trial = _Trial(function, params, x, state)
-        for name in list(sites):
-            reason = trial.objection({name: sites[name]})
-            if reason:
-                left_out[name] = reason
-                del sites[name]
+        for group in symmetry.groups:
+            found = _sites(group, roles, symmetry)
+            if isinstance(found, str):
+                left_out[group.name] = found
+            elif reason := trial.objection({group.name: found}):
+                left_out[group.name] = reason
+            else:
+                sites[group.name] = found
         if len(sites) > 1 and trial.objection(sites):
             left_out |= dict.fromkeys(sites, "it can be scaled alone but not with the others")
             sites = {}
