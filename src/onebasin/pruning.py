@@ -1,16 +1,16 @@
-"""Pruning by what the posterior is sure of.
+"""Pruning by the certainty of the posterior.
 
-A weight is kept for one of three reasons:
+A weight is kept by one of three rules:
 
 * `std`: its standard deviation σ is among the lowest (as published, Xiao et al.). The data, or
-  the prior where it is narrow, have settled it.
-* `snr`: |mean|/σ is among the highest (Graves 2011, Blundell et al. 2015). A weight that is
-  surely zero has a low σ and may go; this rule lets it.
-* `magnitude`: |mean| is among the highest: the baseline that needs no posterior.
+  a narrow prior, have determined it.
+* `snr`: |mean|/σ is among the highest (Graves 2011, Blundell et al. 2015). In contrast to `std`,
+  this rule removes a weight that is certainly zero, whose σ is low.
+* `magnitude`: |mean| is among the highest, the baseline that needs no posterior.
 
-All parameters compete, biases too, as published: they are few, and their σ is on the same footing.
-The number kept is exact, the least whole number that is at least the share asked for; ties go to
-the weight that comes first in the order of leaves and, within a leaf, of rows.
+All parameters compete, biases included, as published: they are few, and their σ is comparable.
+The number kept is exact, the smallest integer that reaches the requested share; ties go to the
+weight that comes first in the order of leaves and, within a leaf, of rows.
 """
 
 import math
@@ -44,7 +44,7 @@ KEEPS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01)  # as pub
 
 def prune(
     params: PyTree,
-    std: PyTree = None,
+    std: PyTree | None = None,
     *,
     keep: float = 0.1,
     by: PruningRule = "std",
@@ -53,15 +53,17 @@ def prune(
     """Set all but the share `keep` of the weights to zero.
 
     Args:
-      params, std: mean and standard deviation of every weight, e.g. `posterior.moments()`;
-        `std` is not needed by magnitude.
+      params: the mean of every weight, e.g. from `posterior.moments()`.
+      std: the standard deviation of every weight; not needed with `by="magnitude"`.
+      keep: the share of weights that stay.
       by: "std" keeps the lowest σ, "snr" the highest |mean|/σ, "magnitude" the highest |mean|.
       scope: "global" ranks all weights together; "layer" keeps the same share of every layer, a
         layer being the leaves that share a parent ("Dense_0/kernel" and "Dense_0/bias"), or one
         leaf of a flat tree.
 
-    >>> import jax.numpy as jnp
-    >>> prune({"w": jnp.array([3.0, 1.0, 2.0])}, {"w": jnp.array([0.1, 0.2, 0.3])}, keep=0.5).params
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> params, std = {"w": jnp.array([3.0, 1.0, 2.0])}, {"w": jnp.array([0.1, 0.2, 0.3])}
+    >>> ob.prune(params, std, keep=0.5).params
     {'w': Array([3., 1., 0.], dtype=float32)}
     """
     if not (isinstance(keep, int | float) and 0 < keep <= 1):
@@ -70,7 +72,7 @@ def prune(
     masks: dict[str, np.ndarray] = {}
     for names in _layers(list(scores), scope):
         joined = np.concatenate([scores[name].ravel() for name in names])
-        # A hair less, so that 0.07 of 100, which is 7.000000000000001, stays 7.
+        # Without the margin, 0.07 of 100 would be 7.000000000000001 and give 8.
         count = math.ceil(keep * len(joined) - 1e-9)
         chosen = np.zeros(len(joined), bool)
         chosen[np.argsort(-joined, kind="stable")[:count]] = True
@@ -83,12 +85,12 @@ def prune(
     return Pruned(zeroed, mask, kept, by, scope)
 
 
-def _scores(params: PyTree, std: PyTree, by: str) -> dict[str, np.ndarray]:
-    """By key path, how much each weight deserves to stay."""
+def _scores(params: PyTree, std: PyTree | None, by: PruningRule) -> dict[str, np.ndarray]:
+    """The score of each weight by key path; the highest are kept."""
     check_choice(by, PruningRule, "rule to prune by")
     means = {name: np.asarray(leaf, np.float64) for name, leaf in leaves_by_path(params).items()}
     if not means:
-        raise ValueError("there is no parameter to prune")
+        raise ValueError("params holds no arrays; give the params of a network")
     if by == "magnitude":
         stds = {}
     elif std is None:
@@ -103,13 +105,13 @@ def _scores(params: PyTree, std: PyTree, by: str) -> dict[str, np.ndarray]:
         return {name: -stds[name] for name in means}
     if by == "magnitude":
         return {name: np.abs(mean) for name, mean in means.items()}
-    # A weight with no doubt at all comes first, unless it is surely zero.
+    # A weight with σ = 0 comes first, unless it is zero.
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = {name: np.abs(mean) / stds[name] for name, mean in means.items()}
     return {name: np.where(means[name] == 0, 0.0, ratio) for name, ratio in ratios.items()}
 
 
-def _layers(names: list[str], scope: str) -> list[list[str]]:
+def _layers(names: list[str], scope: PruningScope) -> list[list[str]]:
     check_choice(scope, PruningScope, "scope")
     if scope == "global":
         return [names]
@@ -121,7 +123,17 @@ def _layers(names: list[str], scope: str) -> list[list[str]]:
 
 @dataclass(frozen=True, eq=False)
 class PruningCurve:
-    """Accuracy and loss of the pruned mean network against the share of weights kept."""
+    """Accuracy and loss of the pruned mean network against the share of weights kept.
+
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> q = ob.MeanField({"w": jnp.array([[2.0, 1.0]])}, {"w": jnp.array([[0.1, 0.2]])})
+    >>> data = jnp.ones((2, 1)), jnp.array([0, 1])
+    >>> curve = ob.pruning_curve(q, lambda p, x: x @ p["w"], data, keeps=(1.0, 0.5))
+    >>> curve
+    PruningCurve(by std, global, 2 shares from 1 to 0.5, 2 examples)
+    >>> curve.kept.tolist(), curve.accuracy.tolist()
+    ([1.0, 0.5], [0.5, 0.5])
+    """
 
     kept: np.ndarray
     accuracy: np.ndarray
@@ -130,6 +142,10 @@ class PruningCurve:
     scope: str
     num_examples: int
 
+    def __repr__(self) -> str:
+        shares = f"{len(self.kept)} shares from {self.kept[0]:.3g} to {self.kept[-1]:.3g}"
+        return f"PruningCurve(by {self.by}, {self.scope}, {shares}, {self.num_examples:,} examples)"
+
     def summary(self) -> dict[str, Any]:
         """The curve as JSON-able numbers."""
         arrays = {name: getattr(self, name).tolist() for name in ("kept", "accuracy", "nll")}
@@ -137,7 +153,7 @@ class PruningCurve:
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> "PruningCurve":
-        """The curve back from its summary."""
+        """The curve from its summary."""
         kept, accuracy, nll = (np.array(summary[name]) for name in ("kept", "accuracy", "nll"))
         return cls(kept, accuracy, nll, summary["by"], summary["scope"], summary["examples"])
 
@@ -152,28 +168,42 @@ def pruning_curve(
     scope: PruningScope = "global",
     batch_size: int | None = None,
 ) -> PruningCurve:
-    """Prune the mean of a posterior to each share and evaluate what is left.
+    """Prune the mean of a posterior to each share and evaluate the pruned network.
 
-    Nothing is random: the network of the pruned mean is evaluated, not draws. Of Samples the mean
-    and spread are those of the raw draws, which mean something once the draws are in one basin.
+    Nothing is random: the pruned mean network is evaluated, not draws. The mean and σ of Samples
+    are those of the draws as they are, so align the draws first.
+
+    Args:
+      posterior: any posterior whose draws share their running statistics.
+      network: `apply(params, x)`, a `Network` or a `Problem`.
+      data: a split with .x and .y, or a pair.
+      keeps: the shares of weights to keep.
+      by: the rule, as for `prune`.
+      scope: "global" or "layer", as for `prune`.
+      batch_size: rows run through the network at once; chosen by size if not given.
+
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> q = ob.MeanField({"w": jnp.array([[2.0, 1.0]])}, {"w": jnp.array([[0.1, 0.2]])})
+    >>> data = jnp.ones((1, 1)), jnp.array([0])
+    >>> curve = ob.pruning_curve(q, lambda p, x: x @ p["w"], data, keeps=(1.0, 0.5))
+    >>> curve.nll.round(3).tolist()  # log(1 + exp(1 - 2)) and log(1 + exp(0 - 2))
+    [0.313, 0.127]
     """
     if not keeps:
-        raise ValueError("keeps is empty; name at least one share")
+        raise ValueError("keeps is empty; give at least one share")
     x, y = examples_of(data)
     mean, std = posterior.moments()
     if isinstance(posterior, Samples) and posterior.state is not None:
         raise ValueError(
-            "the draws have running statistics of their own; fit one Gaussian to them first"
+            "every draw has its own running statistics; fit one Gaussian to the draws first"
         )
     state = add_axis(mean_state(posterior))
     kept, hits, losses = [], [], []
     for keep in keeps:
         found = prune(mean, std, keep=keep, by=by, scope=scope)
         point = Samples(add_axis(found.params), state=state)
-        # The one draw is used whole: the key chooses nothing.
-        probs = predictive(
-            point, network, x, key=jax.random.key(0), num_samples=1, batch_size=batch_size
-        )
+        key = jax.random.key(0)  # has no effect: the one draw is used
+        probs = predictive(point, network, x, key=key, num_samples=1, batch_size=batch_size)
         kept.append(found.kept)
         hits.append(measures.accuracy(probs, y))
         losses.append(measures.nll(probs, y))

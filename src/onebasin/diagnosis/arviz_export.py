@@ -1,4 +1,4 @@
-"""Draws as ArviZ sees them: one variable for each leaf, with chains and draws as dimensions."""
+"""Draws for ArviZ: one variable per leaf, with chains and draws as dimensions."""
 
 from typing import Any
 
@@ -10,10 +10,16 @@ from onebasin.trees import leaves_by_path
 
 
 def to_arviz(samples: Samples) -> Any:
-    """The draws as ArviZ's `InferenceData` (a `DataTree` from ArviZ 1.0 on).
+    """The draws as `InferenceData` of ArviZ (a `DataTree` from ArviZ 1.0 on).
 
-    Give draws that are aligned: ArviZ compares chains weight by weight. Key paths become names
-    with dots, because a slash in a NetCDF file opens a group.
+    Align the draws first: ArviZ compares chains weight by weight. Key paths become names with
+    dots, because a slash in a NetCDF file opens a group. This needs the extra `onebasin[arviz]`.
+
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> samples = ob.Samples({"dense": {"w": jnp.zeros((6, 2))}}, jnp.repeat(jnp.arange(2), 3))
+    >>> data = ob.to_arviz(samples)  # doctest: +SKIP
+    >>> data.posterior["dense.w"].shape  # doctest: +SKIP
+    (2, 3, 2)
     """
     try:
         import arviz  # pyright: ignore[reportMissingImports]

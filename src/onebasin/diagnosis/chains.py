@@ -1,11 +1,10 @@
-"""Do chains agree on the weights, once permutations are out of the way? `diagnose`."""
+"""Do chains agree on the weights, up to permutations? `diagnose`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from onebasin.alignment import align_many
@@ -22,6 +21,7 @@ from onebasin.diagnosis.weights import (
     leaf_of_weights,
     weight_statistics,
 )
+from onebasin.evaluation.tables import html_table, text_table
 from onebasin.inference.diagnostics import FEWEST_DRAWS
 from onebasin.keys import subkey
 from onebasin.networks import NetworkLike
@@ -35,7 +35,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What is known of the draws as they lie in one arrangement."""
+    """Statistics of the draws in one arrangement: before or after alignment, or of the null."""
 
     weights: WeightStatistics = field(repr=False)
     sigma: np.ndarray = field(repr=False)
@@ -67,26 +67,44 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """The draws before and after alignment, and the null: what alignment does to chains that
-    share no mode (see `scramble`)."""
+    """The draws before and after alignment, and the null; made by `diagnose`.
+
+    The null is the same alignment of chains that share no mode (see `scramble`).
+
+    >>> import jax, jax.numpy as jnp, onebasin as ob
+    >>> samples = ob.Samples(
+    ...     {"w1": jax.random.normal(jax.random.key(0), (8, 1, 3)), "w2": jnp.ones((8, 3, 1))},
+    ...     jnp.repeat(jnp.arange(2), 4))
+    >>> symmetry = ob.Symmetry.by_hand(
+    ...     {"w1": jnp.ones((1, 3)), "w2": jnp.ones((3, 1))}, {"hidden": [("w1", 1), ("w2", 0)]})
+    >>> found = ob.diagnose(samples, symmetry=symmetry, key=jax.random.key(1))
+    >>> found.num_weights, found.aligned.num_draws
+    (6, 8)
+    """
 
     before: View
     after: View
     null: View
     within: Barriers | None
-    """Barriers between draws half a chain apart: they need no alignment."""
-    aligned: Samples = field(repr=False)
-    chain: np.ndarray = field(repr=False)
+    """Barriers between draws half a chain apart, which need no alignment."""
+    aligned: Samples
+    chain: np.ndarray
     effective: float
-    """Median effective number of draws within chains, which the test of unimodality uses."""
+    """Median effective number of draws within chains, for the test of unimodality."""
     num_weights: int
-    """Weights that R-hat, ESS and unimodality were worked out for."""
-    leaf: np.ndarray = field(repr=False)
-    """The key path of the leaf that each of them is in."""
+    """The number of weights for which R-hat, ESS and unimodality were computed."""
+    leaf: np.ndarray
+    """The key path of the leaf of each of these weights."""
+
+    def __repr__(self) -> str:
+        chains, draws = len(np.unique(self.chain)), len(self.chain)
+        before, after, null = (np.nanmedian(v.weights.rhat) for v in self._views.values())
+        rhat = f"median R-hat {before:.3f} → {after:.3f}, null {null:.3f}"
+        return f"Diagnosis({chains} chains, {draws} draws, {rhat})"
 
     @property
     def between_expected(self) -> float:
-        """The variance between chains to expect of one law: (chains − 1)/(effective draws − 1)."""
+        """The expected share between chains of one law: (chains − 1)/(effective draws − 1)."""
         chains = len(np.unique(self.chain))
         return (chains - 1) / max(self.effective - 1, chains - 1)
 
@@ -121,26 +139,7 @@ class Diagnosis:
 
     def table(self) -> str:
         """The main numbers as text."""
-        views = self._views.values()
-        one = [v.summary() for v in views]
-        rows: list[tuple[str, list[float], str]] = [
-            ("median R-hat of a weight", [s["rhat"]["0.5"] for s in one], ".3f"),
-            *(
-                (f"  in {name}", list(medians.values()), ".3f")
-                for name, medians in self.summary()["median_rhat_by_leaf"].items()
-            ),
-            ("95 % quantile of R-hat", [s["rhat"]["0.95"] for s in one], ".3f"),
-            ("share with R-hat < 1.05", [s["share_rhat_below_1.05"] for s in one], ".3f"),
-            ("median ESS of a weight", [s["ess"]["0.5"] for s in one], ".1f"),
-            ("variance between chains", [v.geometry.between for v in views], ".4f"),
-            ("weights not unimodal", [v.not_unimodal for v in views], ".4f"),
-            ("median σ", [s["sigma_median"] for s in one], ".4f"),
-        ]
-        wide = max(len(name) for name, _, _ in rows)
-        lines = [f"{'':<{wide}}  {'before':>9}  {'after':>9}  {'null':>9}"]
-        for name, values, spec in rows:
-            cells = "  ".join(f"{format(v, spec):>9}" for v in values)
-            lines.append(f"{name:<{wide}}  {cells}")
+        lines = [text_table(self._cells(), narrowest=9)]
         lines.append(
             f"(variance between chains of one law: {self.before.geometry.between_expected:.4f} for "
             f"independent draws, {self.between_expected:.4f} for as many as are effective; "
@@ -159,8 +158,31 @@ class Diagnosis:
                 )
         return "\n".join(lines)
 
+    def _cells(self) -> list[tuple[str, ...]]:
+        """The main numbers by row, of each view."""
+        whole, views = self.summary(), self._views
+        one = [whole[name] for name in views]
+        rows: list[tuple[str, list[float], str]] = [
+            ("median R-hat of a weight", [s["rhat"]["0.5"] for s in one], ".3f"),
+            *(
+                (f"  in {name}", list(medians.values()), ".3f")
+                for name, medians in whole["median_rhat_by_leaf"].items()
+            ),
+            ("95 % quantile of R-hat", [s["rhat"]["0.95"] for s in one], ".3f"),
+            ("share with R-hat < 1.05", [s["share_rhat_below_1.05"] for s in one], ".3f"),
+            ("median ESS of a weight", [s["ess"]["0.5"] for s in one], ".1f"),
+            ("variance between chains", [s["variance_between_chains"] for s in one], ".4f"),
+            ("weights not unimodal", [s["not_unimodal"] for s in one], ".4f"),
+            ("median σ", [s["sigma_median"] for s in one], ".4f"),
+        ]
+        cells = [(name, *(format(v, spec) for v in values)) for name, values, spec in rows]
+        return [("", *views), *cells]
+
     def __str__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        return html_table(self._cells())
 
 
 def align_draws(
@@ -171,21 +193,19 @@ def align_draws(
     objective: ObjectiveLike = "l2",
     progress: Progress = "auto",
 ) -> Samples:
-    """The draws in one basin: each moved by its own permutation, or each chain by one.
+    """The draws in one basin, by one permutation per draw or one per chain.
 
-    One for each chain has far fewer choices to make, so it flatters less; it is right where
-    labels do not switch within chains.
+    One per chain has far fewer degrees of freedom, so it is less optimistic; it is right if labels
+    do not switch within chains.
     """
     if per == "draw":
         found = align_many(samples, symmetry=symmetry, objective=objective, progress=progress)
         return found.posteriors
     if per != "chain":
-        raise ValueError(f"align per draw or per chain, not per '{per}'")
+        raise ValueError(f"alignment is per draw or per chain, not per '{per}'")
     names, which = np.unique(np.asarray(samples.chain), return_inverse=True)
-    means = []
-    for number in range(len(names)):
-        own = np.flatnonzero(which == number)
-        means.append(MeanField(*Samples(take_entry(samples.draws, own)).moments()))
+    chains = (take_entry(samples.draws, which == number) for number in range(len(names)))
+    means = [MeanField(*Samples(draws).moments()) for draws in chains]
     found = align_many(means, symmetry=symmetry, objective=objective, progress=progress)
     return symmetry.act(stack([found.permutations[number] for number in which]), samples)
 
@@ -203,17 +223,32 @@ def diagnose(
     points: int = 11,
     progress: Progress = "auto",
 ) -> Diagnosis:
-    """R-hat, ESS, modes, spread, projections and barriers, before and after alignment.
+    """R-hat, ESS, unimodality, σ, projections and barriers, before and after alignment.
 
     Args:
-      samples: draws of several chains, as they were drawn.
-      symmetry: the network's.
-      align: what brings draws into one basin, returning them moved or a stacked permutation;
-        by default `align_draws`. The null is aligned by it as well.
-      network, data: with both, barriers between pairs of draws are measured on the data.
-      weights: at most so many weights, chosen at random, are looked at one by one; None for all.
-      pairs, points: how many pairs of draws, and points along the line between two.
+      samples: unaligned draws of several chains.
+      symmetry: the symmetry of the network.
+      key: the key of the null and of the choice of weights and pairs.
+      align: a function that brings draws into one basin, returning them moved or a stacked
+        permutation; by default `align_draws`. It aligns the null as well.
+      network: if given with `data`, barriers between pairs of draws are measured.
+      data: the examples for the barriers.
+      weights: the number of weights, chosen at random, for statistics of single weights; None
+        for all.
+      pairs: pairs of draws for the barriers.
+      points: points along the line between two draws.
       progress: how to show progress, or a function of (what, done, total).
+
+    >>> import jax, jax.numpy as jnp, onebasin as ob
+    >>> noise = 0.1 * jax.random.normal(jax.random.key(0), (8, 1, 2))
+    >>> ones, chain = jnp.ones((8, 2, 1)), jnp.repeat(jnp.arange(2), 4)
+    >>> w1 = jnp.where(chain[:, None, None] == 0, jnp.array([[1.0, 5.0]]), jnp.array([[5.0, 1.0]]))
+    >>> symmetry = ob.Symmetry.by_hand(
+    ...     {"w1": w1[0], "w2": ones[0]}, {"hidden": [("w1", 1), ("w2", 0)]})
+    >>> samples = ob.Samples({"w1": w1 + noise, "w2": ones}, chain)
+    >>> found = ob.diagnose(samples, symmetry=symmetry, key=jax.random.key(1))
+    >>> found.before.geometry.between > 0.9, found.after.geometry.between < 0.2
+    (True, True)
     """
     names, counts = np.unique(np.asarray(samples.chain), return_counts=True)
     if len(names) < 2 or counts.min() < FEWEST_DRAWS:
@@ -250,7 +285,8 @@ def diagnose(
         def view(draws: Samples, what: str, found: Barriers | None) -> View:
             statistics = weight_statistics(draws, which, progress=report, what=what)
             share = folded_share(statistics.folding, effective)
-            return View(statistics, _sigma(draws), geometry(draws), share, found)
+            sigma = np.concatenate([np.ravel(s) for s in jax.tree.leaves(draws.moments()[1])])
+            return View(statistics, sigma, geometry(draws), share, found)
 
         return Diagnosis(
             before=view(samples, "weights", barriers(samples, across, "barriers")),
@@ -263,8 +299,3 @@ def diagnose(
             num_weights=len(which),
             leaf=leaf_of_weights(samples, which),
         )
-
-
-def _sigma(samples: Samples) -> np.ndarray:
-    _, std = samples.moments()
-    return np.concatenate([np.asarray(jnp.ravel(leaf)) for leaf in jax.tree.leaves(std)])

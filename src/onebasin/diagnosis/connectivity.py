@@ -19,7 +19,7 @@ class Barriers:
     """The loss barrier of the straight line between two draws, for several pairs."""
 
     pairs: np.ndarray = field(repr=False)
-    """Numbers of the draws, [pairs, 2]."""
+    """Indices of the draws, [pairs, 2]."""
     barrier: np.ndarray
     excess: np.ndarray
     """The signed largest excess over interior points."""
@@ -38,9 +38,9 @@ class Barriers:
 
 
 def choose_pairs(chain: np.ndarray, count: int, *, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Up to `count` pairs of draws from different chains, and as many half a chain apart.
+    """`count` pairs of draws from different chains, and as many half a chain apart.
 
-    Pairs within a chain are the yardstick: they need no alignment.
+    Pairs within a chain need no alignment and are the baseline.
     """
     chain = np.asarray(chain)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
@@ -67,15 +67,14 @@ def pair_barriers(
     progress: Progress = "auto",
     what: str = "barriers",
 ) -> Barriers:
-    """The barrier of each pair; nothing is random along a line between two networks."""
+    """The barrier of each pair. Nothing is random along a line between two networks."""
     barriers, excesses = [], []
     with reporting(progress) as report:
         for done, (i, j) in enumerate(np.asarray(pairs)):
             states = (take_entry(samples.state, k) for k in (i, j))
             path = line(samples.draw(i), samples.draw(j), *states)
-            found = profile(
-                path, network, data, key=jax.random.key(0), points=points, num_samples=1
-            )
+            key = jax.random.key(0)  # has no effect
+            found = profile(path, network, data, key=key, points=points, num_samples=1)
             barriers.append(found.barrier)
             excesses.append(found.largest_excess)
             report(what, done + 1, len(pairs))

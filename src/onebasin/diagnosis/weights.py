@@ -10,14 +10,14 @@ from onebasin.posterior import Samples
 from onebasin.progress import Progress, reporting
 from onebasin.trees import num_parameters, shapes_by_path
 
-BLOCK = 2048  # weights at once: bounds what ranks and spectra take
+BLOCK = 2048  # weights at once, to bound the memory of ranks and spectra
 UNIFORM = 0.25  # the folding ratio of a uniform law
-UNIFORM_SPREAD = np.sqrt(3 / 40)  # times 1/√n, the standard deviation of its estimate
+UNIFORM_STD = np.sqrt(3 / 40)  # divided by √n, the standard deviation of its estimate
 
 
 @dataclass(frozen=True, eq=False)
 class WeightStatistics:
-    """One number for each of the weights looked at."""
+    """One number for each of the selected weights."""
 
     rhat: np.ndarray = field(repr=False)
     ess: np.ndarray = field(repr=False)
@@ -26,12 +26,12 @@ class WeightStatistics:
 
 
 def choose_weights(samples: Samples, count: int | None, *, key: jax.Array) -> np.ndarray:
-    """Numbers of `count` weights in the order of the flattened params, or of all."""
+    """Indices into the flattened params of `count` random weights, or of all."""
     total = num_parameters(samples.like)
     if count is None or count >= total:
         return np.arange(total)
     if count < 1:
-        raise ValueError(f"there must be at least one weight to look at, not {count}")
+        raise ValueError(f"weights is the number of weights to diagnose, at least 1, not {count}")
     seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
     return np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
 
@@ -39,7 +39,7 @@ def choose_weights(samples: Samples, count: int | None, *, key: jax.Array) -> np
 def weight_statistics(
     samples: Samples, weights: np.ndarray, *, progress: Progress = "auto", what: str = "weights"
 ) -> WeightStatistics:
-    """R-hat, ESS and folding ratio of the numbered weights."""
+    """R-hat, ESS and folding ratio of the weights at these indices."""
     blocks = []
     with reporting(progress) as report:
         for start in range(0, len(weights), BLOCK):
@@ -50,7 +50,7 @@ def weight_statistics(
 
 
 def series(samples: Samples, weights: np.ndarray) -> np.ndarray:
-    """The draws of the numbered weights, [chains, draws, weights]."""
+    """The draws of the weights at these indices, [chains, draws, weights]."""
     columns, first = [], 0
     for leaf in jax.tree.leaves(samples.draws):
         flat = np.asarray(leaf).reshape(samples.num_draws, -1)
@@ -61,7 +61,7 @@ def series(samples: Samples, weights: np.ndarray) -> np.ndarray:
 
 
 def leaf_of_weights(samples: Samples, weights: np.ndarray) -> np.ndarray:
-    """The key path of the leaf that each numbered weight is in."""
+    """The key path of the leaf of each of the weights."""
     shapes = shapes_by_path(samples.like)
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
     return np.array(list(shapes))[np.searchsorted(ends, weights, side="right")]
@@ -70,13 +70,13 @@ def leaf_of_weights(samples: Samples, weights: np.ndarray) -> np.ndarray:
 def folding_ratio(values: np.ndarray) -> np.ndarray:
     """min_s Var|X − s| / Var X of every quantity in `values` [chains, draws, ...], pooled.
 
-    Folding a law at the right point s brings two modes onto each other and takes most of the
-    variance away; s = Cov(X, X²)/(2 Var X) does it (Siffer et al. 2018). A symmetric unimodal
-    law is a uniform one of random width W (Khinchin), for which the ratio is
-    1 − ¾ E[W]²/E[W²] ≥ ¼, with equality for the uniform law itself; two points have 0, a normal
-    law has 1 − 2/π = 0.36. Below ¼ a law is not (symmetric and) unimodal; above it, it need not
-    be unimodal: two normal modes of one width are seen once they are three deviations apart,
-    three or more even modes are not.
+    Folding a law at the right point s maps two modes onto each other and removes most of the
+    variance; s = Cov(X, X²)/(2 Var X) does so (Siffer et al. 2018). A symmetric unimodal law is a
+    uniform law of random width W (Khinchin), for which the ratio is 1 − ¾ E[W]²/E[W²] ≥ ¼, with
+    equality for the uniform law itself; two points have 0, a normal law has 1 − 2/π = 0.36. Below
+    ¼ a law is not (symmetric and) unimodal. The converse does not hold: two normal modes of equal
+    width are detected if they are three standard deviations apart, three or more equal modes
+    are not.
     """
     pooled = values.reshape(-1, *values.shape[2:])
     centred = pooled - pooled.mean(0)
@@ -90,20 +90,20 @@ def folding_ratio(values: np.ndarray) -> np.ndarray:
 def folded_share(folding: np.ndarray, effective: float, level_z: float = 1.645) -> float:
     """The share of weights whose pooled draws are significantly not unimodal, at 5 %.
 
-    Under the uniform law, the unimodal one that is hardest to tell, n independent draws estimate
-    the ratio with standard deviation √(3/40)/√n: its influence is −3(V − ½) + (9/4)(V² − ⅓) with
-    V = |X| uniform on [0, 1]. So at most 5 % of weights fall below by chance.
+    Under the uniform law, the least favourable unimodal one, n independent draws estimate the
+    ratio with standard deviation √(3/40)/√n: its influence is −3(V − ½) + (9/4)(V² − ⅓) with
+    V = |X| uniform on [0, 1]. So at most 5 % of weights fall below the limit by chance.
     """
-    limit = UNIFORM - level_z * UNIFORM_SPREAD / np.sqrt(effective)
+    limit = UNIFORM - level_z * UNIFORM_STD / np.sqrt(effective)
     return float(np.mean(folding[np.isfinite(folding)] < limit))
 
 
 def effective_draws(samples: Samples, weights: np.ndarray) -> float:
     """Median over weights of the effective number of draws within chains.
 
-    Chains are centred first: a disagreement between them is what is tested, and must not count
-    against the number of draws. Centring makes short chains look better than independent ones,
-    so there are never more than there are draws.
+    Chains are centred first: their disagreement is what is tested, and must not reduce the number
+    of draws. Centring makes short chains look better than independent draws, so the result is
+    capped at the number of draws.
     """
     values = series(samples, weights[:BLOCK])
     found = float(np.nanmedian(ess(values - values.mean(1, keepdims=True))))

@@ -4,19 +4,30 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+from matplotlib.lines import Line2D
 
 from onebasin.diagnosis.chains import Diagnosis
 from onebasin.diagnosis.geometry import Geometry
-from onebasin.figures.style import COLOURS, COLUMN, DASHES, MARKERS, PAGE, paper, series
+from onebasin.figures.style import (
+    COLOURS,
+    COLUMN,
+    DASHES,
+    GREY,
+    MARKERS,
+    PAGE,
+    paper,
+    plain_ticks,
+    series,
+)
 from onebasin.pruning import PruningCurve
 
 GOOD_RHAT = 1.05
 
 
 def rhat_figure(found: Diagnosis) -> Figure:
-    """The share of weights whose R-hat is at most so large: before, after, and for the null."""
+    """The distribution function of R-hat over weights: before, after, and for the null."""
     with paper():
         figure = Figure(figsize=(COLUMN, 2.4), layout="constrained")
         _rhat(figure.subplots(), found)
@@ -55,7 +66,7 @@ def diagnosis_figure(found: Diagnosis) -> Figure:
     return figure
 
 
-def _rhat(ax: Any, found: Diagnosis) -> None:
+def _rhat(ax: Axes, found: Diagnosis) -> None:
     views = {"before": found.before, "after": found.after, "null, aligned": found.null}
     top = max(np.nanquantile(v.weights.rhat, 0.999) for v in views.values())
     for i, (name, view) in enumerate(views.items()):
@@ -63,14 +74,12 @@ def _rhat(ax: Any, found: Diagnosis) -> None:
         share = np.arange(1, len(values) + 1) / len(values)
         label = f"{name}: median {np.median(values):.2f}"
         ax.step(values, share, where="post", color=COLOURS[i], linestyle=DASHES[i], label=label)
-    ax.axvline(GOOD_RHAT, color="#888888", linewidth=0.6)
+    ax.axvline(GOOD_RHAT, color=GREY, linewidth=0.6)
     ax.set_xscale("log")
     ax.set_xlim(0.98, top)
     ticks = [t for t in (1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20) if t <= top]
     ticks = ticks if top < 2 else [t for t in ticks if t not in (1.1, 1.2)]
-    ax.xaxis.set_major_locator(FixedLocator(ticks))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    plain_ticks(ax.xaxis, ticks)
     ax.set_ylim(0, 1.01)
     ax.set_xlabel(r"$\hat{R}$ of a weight (line: 1.05)")
     ax.set_ylabel("share of weights below")
@@ -81,7 +90,7 @@ def _both(found: Diagnosis) -> dict[str, np.ndarray]:
     return {"$q_d$, before": found.before.sigma, "$q_r$, after": found.after.sigma}
 
 
-def _sigma(ax: Any, sigmas: Mapping[str, np.ndarray]) -> None:
+def _sigma(ax: Axes, sigmas: Mapping[str, np.ndarray]) -> None:
     high = max(np.quantile(sigma, 0.9999) for sigma in sigmas.values())
     low = min(np.quantile(sigma, 0.0001) for sigma in sigmas.values())
     edges = np.linspace(max(low, 0.0) * 0.95, high * 1.02, 80)
@@ -96,44 +105,33 @@ def _sigma(ax: Any, sigmas: Mapping[str, np.ndarray]) -> None:
         )  # fmt: skip
     ax.set_xlabel("standard deviation σ of a weight")
     ax.set_ylabel("share of weights")
-    ax.set_ylim(0, (1.1 + 0.1 * len(sigmas)) * tallest)  # room for the names
+    ax.set_ylim(0, (1.1 + 0.1 * len(sigmas)) * tallest)  # room for the legend
     ax.legend()
 
 
-def _projection(ax: Any, found: Geometry, chain: np.ndarray, name: str) -> None:
+def _projection(ax: Axes, found: Geometry, chain: np.ndarray, name: str) -> None:
     for i, one in enumerate(np.unique(chain)):
-        own = chain == one
-        k = i % len(COLOURS)
-        ax.plot(
-            *found.scores[own, :2].T, linestyle="none", marker=MARKERS[k], markersize=3,
-            markerfacecolor="none", markeredgewidth=0.6, color=COLOURS[k],
-        )  # fmt: skip
+        ax.plot(*found.scores[chain == one, :2].T, markersize=3, **_chain_style(i))
     ax.set_title(
         f"{name}: {100 * found.between:.1f} % between chains\n"
         f"(one law: {100 * found.between_expected:.1f} %)"
     )
-    for axis, share in zip((ax.set_xlabel, ax.set_ylabel), found.explained, strict=False):
-        number = "first" if axis == ax.set_xlabel else "second"
-        axis(f"{number} direction ({100 * share:.1f} %)")
+    ax.set_xlabel(f"first direction ({100 * found.explained[0]:.1f} %)")
+    if len(found.explained) > 1:
+        ax.set_ylabel(f"second direction ({100 * found.explained[1]:.1f} %)")
     ax.set_aspect("equal", adjustable="datalim")
 
 
-def _chain_legend(figure: Figure, chain: np.ndarray) -> None:
-    from matplotlib.lines import Line2D
+def _chain_style(i: int) -> dict[str, Any]:
+    k = i % len(COLOURS)
+    hollow = {"linestyle": "none", "markerfacecolor": "none", "markeredgewidth": 0.6}
+    return {**hollow, "marker": MARKERS[k], "color": COLOURS[k]}
 
+
+def _chain_legend(figure: Figure, chain: np.ndarray) -> None:
     names = np.unique(chain)[:12]
     handles = [
-        Line2D(
-            [],
-            [],
-            linestyle="none",
-            marker=MARKERS[i % len(MARKERS)],
-            markerfacecolor="none",
-            markeredgewidth=0.6,
-            color=COLOURS[i % len(COLOURS)],
-            label=f"chain {name}",
-        )
-        for i, name in enumerate(names)
+        Line2D([], [], label=f"chain {name}", **_chain_style(i)) for i, name in enumerate(names)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6))
 
@@ -141,7 +139,7 @@ def _chain_legend(figure: Figure, chain: np.ndarray) -> None:
 def pruning_figure(curves: Mapping[str, PruningCurve]) -> Figure:
     """Accuracy of the pruned mean network against the share of weights kept."""
     if not curves:
-        raise ValueError("there is no pruning curve to draw")
+        raise ValueError("there is no pruning curve to draw; give at least one")
     with paper():
         figure = Figure(figsize=(COLUMN, 2.5 + 0.1 * len(curves)), layout="constrained")
         ax = figure.subplots()
@@ -149,11 +147,9 @@ def pruning_figure(curves: Mapping[str, PruningCurve]) -> Figure:
             ax.plot(100 * curve.kept, 100 * curve.accuracy, label=name, **series(i))
         lowest = min(float(curve.kept.min()) for curve in curves.values())
         ax.set_xscale("log")
-        ax.set_xlim(100, 90 * lowest)  # from all weights to few, as one prunes
+        ax.set_xlim(100, 90 * lowest)  # decreasing, as pruning proceeds
         ticks = [t for t in (100, 50, 20, 10, 5, 2, 1) if t >= 90 * lowest]
-        ax.xaxis.set_major_locator(FixedLocator(ticks))
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        plain_ticks(ax.xaxis, ticks)
         ax.set_xlabel("weights kept (%)")
         ax.set_ylabel("accuracy of the mean network (%)")
         figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2)

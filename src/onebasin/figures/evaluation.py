@@ -1,16 +1,19 @@
-"""Figures of results: each function takes result objects and returns a matplotlib Figure."""
+"""Figures of profiles, landscapes and reliability."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from onebasin.evaluation.landscapes import Landscape
 from onebasin.evaluation.measures import Reliability
 from onebasin.evaluation.profiles import Profile
-from onebasin.figures.style import COLUMN, DASHES, MARKERS, PAGE, paper, series
+from onebasin.figures.style import COLUMN, DASHES, GREY, MARKERS, PAGE, band, paper, series
+
+Value: TypeAlias = Literal["log_posterior", "nll", "accuracy"]
 
 Z = 1.96  # bands are 95 % intervals
 
@@ -20,11 +23,10 @@ def profile_figure(
 ) -> Figure:
     """Loss and accuracy along paths, one curve for each named profile, with 95 % bands.
 
-    A repaired profile brings the plain one along. Straight lines between the ends show from
-    where the barrier is measured. `means` adds the mean networks' loss as thin lines.
+    A repaired profile is drawn with its plain one. Dotted lines between the ends are the base of
+    the barrier. `means` adds the loss of the mean networks as thin lines.
     """
-    if not profiles:
-        raise ValueError("there is no profile to draw")
+    _check_some(profiles, "profile")
     curves: dict[str, Profile] = {}
     for name, found in profiles.items():
         if found.plain is not None and found.plain not in profiles.values():
@@ -48,19 +50,16 @@ def profile_figure(
             ax.set_xlim(0, 1)
         if classifies:
             axes[1].set_ylabel("accuracy (%)")
-        # Above the plots: a barrier fills the middle of its own.
+        # Outside the plots: a barrier fills the middle of its own.
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center")
     return figure
 
 
-def _curve(ax: Any, found: Profile, name: str, index: int, means: bool) -> None:
+def _curve(ax: Axes, found: Profile, name: str, index: int, means: bool) -> None:
     style = _line(index)
     label = f"{name}: barrier {found.barrier:.3f} ± {found.barrier_stderr:.3f}"
     ax.plot(found.t, found.nll, label=label, **style)
-    band = Z * np.nan_to_num(found.nll_stderr)
-    ax.fill_between(
-        found.t, found.nll - band, found.nll + band, color=style["color"], alpha=0.2, linewidth=0
-    )
+    band(ax, found.t, found.nll, Z * found.nll_stderr, style["color"])
     ax.plot([0, 1], found.nll[[0, -1]], color=style["color"], linewidth=0.6, linestyle=":")
     if means:
         ax.plot(found.t, found.mean_nll, color=style["color"], linewidth=0.6)
@@ -70,26 +69,22 @@ def _line(index: int) -> dict[str, Any]:
     return {**series(index), "markersize": 2.5}
 
 
+def _check_some(found: Mapping[str, object], what: str) -> None:
+    if not found:
+        raise ValueError(f"there is no {what} to draw; give at least one")
+
+
 def excess_figure(profiles: Mapping[str, Profile]) -> Figure:
     """The excess over the straight line between the ends, with 95 % bands."""
-    if not profiles:
-        raise ValueError("there is no profile to draw")
+    _check_some(profiles, "profile")
     with paper():
         figure = Figure(figsize=(COLUMN, 2.5), layout="constrained")
         ax = figure.subplots()
-        ax.axhline(0, color="#888888", linewidth=0.6)
+        ax.axhline(0, color=GREY, linewidth=0.6)
         for i, (name, found) in enumerate(profiles.items()):
             style = _line(i)
             ax.plot(found.t, found.excess, label=name, **style)
-            band = Z * np.nan_to_num(found.excess_stderr)
-            ax.fill_between(
-                found.t,
-                found.excess - band,
-                found.excess + band,
-                color=style["color"],
-                alpha=0.2,
-                linewidth=0,
-            )
+            band(ax, found.t, found.excess, Z * found.excess_stderr, style["color"])
         ax.set_xlim(0, 1)
         ax.set_xlabel("position $t$ on the path from $q_0$ to $q_1$")
         ax.set_ylabel("excess loss (nats per example)")
@@ -97,61 +92,43 @@ def excess_figure(profiles: Mapping[str, Profile]) -> Figure:
     return figure
 
 
-def landscape_figure(found: Landscape, value: str | None = None) -> Figure:
-    """Contours of the log posterior (or the loss) on the plane, with its points marked.
-
-    `value` is "log_posterior", "nll" or "accuracy"; the log posterior if there is one.
-    """
+def landscape_figure(found: Landscape, value: Value | None = None) -> Figure:
+    """Contours of the log posterior (or of `value`) on the plane, with its points marked."""
     value = value or ("log_posterior" if found.log_posterior is not None else "nll")
-    values = getattr(found, value, None)
-    if values is None:
+    drop = found.log_posterior
+    shown, label = {
+        "log_posterior": (
+            None if drop is None else drop.max() - drop,
+            "drop of the log posterior (nats)",
+        ),
+        "nll": (found.nll, "negative log likelihood (nats per example)"),
+        "accuracy": (100 * found.accuracy, "accuracy (%)"),
+    }.get(value, (None, ""))
+    if shown is None:
         raise ValueError(f"this landscape has no '{value}'; give a log_prior when making it")
-    labels = {
-        "log_posterior": "drop of the log posterior (nats)",
-        "nll": "negative log likelihood (nats per example)",
-        "accuracy": "accuracy (%)",
-    }
-    shown = {
-        "log_posterior": lambda v: v.max() - v,
-        "nll": lambda v: v,
-        "accuracy": lambda v: 100 * v,
-    }[value](values)
     with paper():
-        tall = np.ptp(found.b) / np.ptp(found.a) if "distance" in found.plane.unit else 1.0
+        metric = "distance" in found.plane.unit
+        tall = np.ptp(found.b) / np.ptp(found.a) if metric else 1.0
         height = float(np.clip(0.62 * COLUMN * tall, 1.4, 4.5)) + 0.6
         figure = Figure(figsize=(COLUMN, height), layout="constrained")
         ax = figure.subplots()
         levels = _levels(shown, value)
-        filled = ax.contourf(
-            found.a,
-            found.b,
-            np.clip(shown, levels[0], levels[-1]),
-            levels=levels,
-            cmap="cividis" if value == "accuracy" else "cividis_r",
-        )
-        # A few lines in ink, so that the shape survives a copy without colour.
+        colours = "cividis" if value == "accuracy" else "cividis_r"
+        clipped = np.clip(shown, levels[0], levels[-1])
+        filled = ax.contourf(found.a, found.b, clipped, levels=levels, cmap=colours)
+        # A few contour lines, so that the shape can be seen without colour.
         ax.contour(found.a, found.b, shown, levels=levels[1:-1:2], colors="white", linewidths=0.4)
-        bar = figure.colorbar(filled, ax=ax, label=labels[value], ticks=levels[::2], pad=0.02)
+        bar = figure.colorbar(filled, ax=ax, label=label, ticks=levels[::2], pad=0.02)
         bar.ax.set_yticklabels([f"{level:,.6g}" for level in levels[::2]])
         bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue]
+        point_style: Any = {"color": "white", "markeredgecolor": "black", "markersize": 6}
+        box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.8}
         for i, (point, name) in enumerate(zip(found.plane.points, found.plane.names, strict=True)):
-            ax.plot(
-                *point,
-                marker=MARKERS[i],
-                color="white",
-                markeredgecolor="black",
-                markersize=6,
-                linestyle="none",
-            )
+            ax.plot(*point, marker=MARKERS[i], linestyle="none", **point_style)
             ax.annotate(
-                name,
-                point,
-                textcoords="offset points",
-                xytext=(6, 5),
-                fontsize=7,
-                bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.8},
+                name, point, textcoords="offset points", xytext=(6, 5), fontsize=7, bbox=box
             )
-        if "distance" in found.plane.unit:
+        if metric:
             ax.set_aspect("equal")
         ax.set_xlabel(found.plane.unit)
         ax.set_ylabel(found.plane.unit if tall > 0.9 else "distance")
@@ -160,12 +137,12 @@ def landscape_figure(found: Landscape, value: str | None = None) -> Figure:
     return figure
 
 
-def _levels(values: np.ndarray, value: str) -> np.ndarray:
-    """Contour levels: even for accuracy, geometric where a basin is narrow against its walls."""
+def _levels(values: np.ndarray, value: Value) -> np.ndarray:
+    """Contour levels: even for accuracy, else geometric, since a basin is narrow between walls."""
     low, high = float(values.min()), float(values.max())
     if value == "accuracy" or high <= low:
         return np.linspace(low, high if high > low else low + 1, 13)
-    # Between the tenth smallest value, of the basin's floor, and the walls; two digits each.
+    # From the tenth smallest value, near the floor of the basin, to the largest; two digits each.
     floor = np.sort(values.ravel())[min(10, values.size - 1)]
     start = max(floor, low + 1e-3 * (high - low), 1e-12)
     rounded = [float(f"{level:.2g}") for level in np.geomspace(start, high, 12)]
@@ -174,26 +151,19 @@ def _levels(values: np.ndarray, value: str) -> np.ndarray:
 
 def reliability_figure(found: Mapping[str, Reliability]) -> Figure:
     """Accuracy against confidence, with the diagonal of perfect calibration."""
-    if not found:
-        raise ValueError("there is no reliability to draw")
+    _check_some(found, "reliability")
     with paper():
         figure = Figure(figsize=(COLUMN, 3.6), layout="constrained")
         ax, counts = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
-        ax.plot([0, 1], [0, 1], color="#888888", linewidth=0.6)
+        ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.6)
         for i, (name, one) in enumerate(found.items()):
             full = one.count > 0
             style = _line(i)
             share = one.accuracy[full]
             low, high = _wilson(share, one.count[full])
             error = np.maximum([share - low, high - share], 0.0)
-            ax.errorbar(
-                one.confidence[full],
-                one.accuracy[full],
-                yerr=error,
-                elinewidth=0.6,
-                label=f"{name}: calibration error {100 * one.error:.2f} %",
-                **style,
-            )
+            label = f"{name}: calibration error {100 * one.error:.2f} %"
+            ax.errorbar(one.confidence[full], share, error, elinewidth=0.6, label=label, **style)
             middles = (one.edges[:-1] + one.edges[1:]) / 2
             share = one.count / one.count.sum()
             counts.step(middles, share, where="mid", color=style["color"], linestyle=DASHES[i])
@@ -208,7 +178,7 @@ def reliability_figure(found: Mapping[str, Reliability]) -> Figure:
 
 
 def _wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Wilson's interval of a share, which is sensible at 0 and 1 and for few examples."""
+    """Wilson's interval of a share, which is valid near 0 and 1 and for few examples."""
     scale = 1 + Z**2 / count
     centre = (share + Z**2 / (2 * count)) / scale
     half = Z * np.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2)) / scale

@@ -1,50 +1,44 @@
-"""How figures look: sizes for a column of a paper, colours that everyone can tell apart."""
+"""The style of figures: sizes for a column of a paper, and a palette safe for colour blindness."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# Okabe and Ito's palette, without the yellow that vanishes on white paper.
+import numpy as np
+
+if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+# The palette of Okabe and Ito without yellow, which is hard to see on white paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), "-", "-", "-")
+GREY = "#888888"
 COLUMN = 3.4  # inches: one column of a two-column page
-PAGE = 7.0  # inches: the whole width
+PAGE = 7.0  # inches: the full width
 
 SUFFIXES = (".pdf", ".png", ".svg")
 
 RC: Any = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.linewidth": 0.4,
-    "grid.color": "#dddddd",
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 3,
-    "legend.frameon": False,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "pdf.fonttype": 42,  # text stays text
-    "svg.fonttype": "none",
-    "svg.hashsalt": "onebasin",  # the same figure is the same file
-    "savefig.dpi": 200,
-    "figure.dpi": 100,
-}
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8,
+    "legend.fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7,
+    "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
+    "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
+    "axes.grid": True, "axes.axisbelow": True, "grid.linewidth": 0.4, "grid.color": "#dddddd",
+    "lines.linewidth": 1.2, "lines.markersize": 3,
+    "pdf.fonttype": 42, "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "onebasin",  # the same figure gives the same file
+    "savefig.dpi": 200, "figure.dpi": 100,
+}  # fmt: skip
 
 
 def series(index: int) -> dict[str, Any]:
-    """The look of a curve: colour, marker and dash differ, so that it is known without colour.
+    """The style of a curve: colour, marker and dash differ, so that it can be told without colour.
 
-    Past as many curves as there are colours, markers are hollow and most dashes others.
+    Beyond the number of colours, markers are hollow and most dashes differ.
     """
     again, k = divmod(index, len(COLOURS))
     return {
@@ -55,9 +49,24 @@ def series(index: int) -> dict[str, Any]:
     }
 
 
+def band(ax: "Axes", x: np.ndarray, middle: np.ndarray, half: np.ndarray, color: str) -> None:
+    """A shaded band of half width `half` around a curve; where that is NaN there is none."""
+    half = np.nan_to_num(half)
+    ax.fill_between(x, middle - half, middle + half, color=color, alpha=0.2, linewidth=0)
+
+
+def plain_ticks(axis: "Axis", ticks: Sequence[float]) -> None:
+    """Ticks at these values only, labelled by plain numbers."""
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+
+
 @contextmanager
 def paper() -> Iterator[None]:
-    """The style, for as long as figures are made or written; nothing global is changed."""
+    """The style, while figures are made or written; nothing global is changed."""
     import matplotlib
 
     with matplotlib.rc_context(RC):
@@ -65,7 +74,7 @@ def paper() -> Iterator[None]:
 
 
 def check_figure_path(path: str | Path) -> Path:
-    """Refuse a name whose suffix is no format of ours, before anything is computed."""
+    """Refuse an unknown suffix or a missing folder, before anything is computed."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"a figure is written as {', '.join(SUFFIXES)}, not as '{path.name}'")
@@ -74,12 +83,11 @@ def check_figure_path(path: str | Path) -> Path:
     return path
 
 
-def save_figure(figure: Any, path: str | Path) -> Path:
+def save_figure(figure: "Figure", path: str | Path) -> Path:
     """Write a figure as PDF, PNG or SVG, by its suffix."""
     path = check_figure_path(path)
     with paper():
-        # No date in the file: the same figure is the same bytes.
-        metadata = {"Date": None} if path.suffix == ".svg" else {}
-        metadata = {"CreationDate": None} if path.suffix == ".pdf" else metadata
-        figure.savefig(path, bbox_inches="tight", metadata=metadata)
+        # Without a date in the file, the same figure gives the same bytes.
+        dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+        figure.savefig(path, bbox_inches="tight", metadata=dates.get(path.suffix, {}))
     return path

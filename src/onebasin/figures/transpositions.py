@@ -1,30 +1,35 @@
 """Figures of the studies of transpositions: planted, along the line, and through training."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
-from onebasin.evaluation.transposition_studies import Dynamics, Interpolated, Planted, mean_and_std
-from onebasin.figures.style import COLUMN, PAGE, paper, series
+from onebasin.evaluation.transposition_studies import (
+    Dynamics,
+    Interpolated,
+    Planted,
+    Record,
+    mean_and_std,
+)
+from onebasin.figures.style import COLUMN, GREY, PAGE, band, paper, plain_ticks, series
 
 
 def planted_figure(records: Sequence[Planted]) -> Figure:
     """NoT found, distance and barrier after training against the NoT planted, ± 1σ over runs."""
-    _some(records)
+    _check_some(records)
     with paper():
         figure = Figure(figsize=(PAGE, 2.6), layout="constrained")
         counts, distances, barriers = figure.subplots(1, 3)
         largest = max(record.planted for record in records)
-        counts.plot([0, largest], [0, largest], color="#888888", linewidth=0.6, label="planted")
-        _band(counts, mean_and_std(records, "planted", "found"), "found", 1)
+        counts.plot([0, largest], [0, largest], color=GREY, linewidth=0.6, label="planted")
+        _curve(counts, mean_and_std(records, "planted", "found"), "found", 1)
         counts.set_ylabel("transpositions found")
         counts.legend()
         for ax, what in ((distances, "distance"), (barriers, "barrier")):
-            _band(ax, mean_and_std(records, "planted", f"{what}_before"), "as trained", 0)
-            _band(ax, mean_and_std(records, "planted", f"{what}_after"), "rebased", 1)
+            _curve(ax, mean_and_std(records, "planted", f"{what}_before"), "as trained", 0)
+            _curve(ax, mean_and_std(records, "planted", f"{what}_after"), "rebased", 1)
         distances.set_ylabel(r"distance $\|W_0 - W_1\|$")
         barriers.set_ylabel("loss barrier (nats per example)")
         for ax in (distances, barriers):
@@ -37,14 +42,14 @@ def planted_figure(records: Sequence[Planted]) -> Figure:
 
 def interpolation_figure(records: Sequence[Interpolated]) -> Figure:
     """NoT of the permutation that rebases the interpolation onto W0, ± 1σ over runs."""
-    _some(records)
+    _check_some(records)
     with paper():
         figure = Figure(figsize=(COLUMN, 2.5), layout="constrained")
         ax = figure.subplots()
         names = {"permuted": "$W_1$ a permuted $W_0$", "independent": "$W_1$ trained by itself"}
         for i, kind in enumerate(dict.fromkeys(record.kind for record in records)):
             own = [record for record in records if record.kind == kind]
-            _band(ax, mean_and_std(own, "t", "transpositions"), names.get(kind, kind), i)
+            _curve(ax, mean_and_std(own, "t", "transpositions"), names.get(kind, kind), i)
         ax.set_xlim(0, 1)
         ax.set_xlabel(r"position $\lambda$ between $W_0$ and $W_1$")
         ax.set_ylabel(r"transpositions to rebase $W_\lambda$ onto $W_0$")
@@ -54,7 +59,7 @@ def interpolation_figure(records: Sequence[Interpolated]) -> Figure:
 
 def dynamics_figure(records: Sequence[Dynamics]) -> Figure:
     """Loss of W0, W1 and points between them through training, as trained and rebased."""
-    _some(records)
+    _check_some(records)
     ts = records[0].t
     ends, inside = {0: "$W_0$", len(ts) - 1: "$W_1$"}, range(1, len(ts) - 1)
     with paper():
@@ -65,14 +70,15 @@ def dynamics_figure(records: Sequence[Dynamics]) -> Figure:
             for i, k in enumerate(shown):
                 label = ends.get(k, rf"$\lambda = {ts[k]:.2g}$")
                 reader = lambda record, name=name, k=k: getattr(record, name)[k]
-                _band(ax, mean_and_std(records, "epoch", reader), label, i)
-            # The start is epoch 0: linear up to the first epoch looked at, logarithmic after.
+                _curve(ax, mean_and_std(records, "epoch", reader), label, i)
+            # Training starts at epoch 0: linear up to the first step after it, then logarithmic.
             first = min(record.epoch for record in records if record.epoch > 0)
             ax.set_xscale("symlog", linthresh=first, linscale=0.3)
             ax.set_xlim(0, max(record.epoch for record in records))
-            _plain(ax.xaxis, (0, 0.01, 0.1, 1, 10, 100, 1000), above=2 * first)
+            ticks = (0, 0.01, 0.1, 1, 10, 100, 1000)
+            plain_ticks(ax.xaxis, [t for t in ticks if t == 0 or t > 2 * first])  # kept apart
             ax.set_yscale("log")
-            _plain(ax.yaxis, (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20))
+            plain_ticks(ax.yaxis, (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20))
             ax.set_xlabel("epochs of training")
             ax.set_title("as trained" if name == "before" else "$W_1$ rebased onto $W_0$")
         axes[0].set_ylabel("negative log likelihood\n(nats per example)")
@@ -80,22 +86,14 @@ def dynamics_figure(records: Sequence[Dynamics]) -> Figure:
     return figure
 
 
-def _band(ax: Any, curve: tuple[np.ndarray, np.ndarray, np.ndarray], name: str, i: int) -> None:
+def _curve(ax: Axes, curve: tuple[np.ndarray, np.ndarray, np.ndarray], name: str, i: int) -> None:
     x, mean, std = curve
-    look = series(i)
-    ax.plot(x, mean, label=name, **look)
+    style = series(i)
+    ax.plot(x, mean, label=name, **style)
     if np.isfinite(std).any():
-        low, high = mean - np.nan_to_num(std), mean + np.nan_to_num(std)
-        ax.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
+        band(ax, x, mean, std, style["color"])
 
 
-def _plain(axis: Any, ticks: tuple[float, ...], above: float = 0.0) -> None:
-    """Ticks with plain numbers; zero and those `above` a value, so that they keep apart."""
-    axis.set_major_locator(FixedLocator([t for t in ticks if t == 0 or t > above]))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-
-
-def _some(records: Sequence[Any]) -> None:
+def _check_some(records: Sequence[Record]) -> None:
     if not records:
-        raise ValueError("there is no record to draw")
+        raise ValueError("there is no record to draw; give at least one")
