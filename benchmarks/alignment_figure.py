@@ -1,4 +1,4 @@
-"""Time to align against width, and against the number of draws (figure A2 of Rossi et al.).
+"""Time to align by width and by number of draws (figure A2 of Rossi et al.).
 
     python benchmarks/alignment_figure.py
 
@@ -82,12 +82,12 @@ def by_draws(axes, draws, title):
 
 def main():
     rows = json.loads((RESULTS / "alignment_speed.json").read_text())["speed"]
-    rows = [r for r in rows if not r["plain"].get("stopped_early")]  # no whole run, no timing
+    rows = [r for r in rows if not r["plain"].get("stopped_early")]  # incomplete runs have no time
     draws = json.loads((RESULTS / "alignment_many.json").read_text())
     panels = []
     for kind, title in (("mlp", "MLP, three hidden layers"), ("resnet", "ResNet20")):
         own = [r for r in rows if r["pair"].startswith(kind)]
-        if len({r["pair"] for r in own}) > 1:  # one width makes no line
+        if len({r["pair"] for r in own}) > 1:  # a line needs two widths
             panels.append(lambda axes, own=own, k=kind, t=title: by_width(axes, own, k, t))
     panels.append(lambda axes: by_draws(axes, draws, "Joint alignment, MLP 3×512"))
     figure, grid = plt.subplots(

@@ -1,11 +1,11 @@
-"""Joint alignment of many draws, and a very wide network in little memory.
+"""Joint alignment of many draws, and the memory of aligning a very wide network.
 
     python benchmarks/alignment_many.py --cache FOLDER --out results/alignment_many.json
     python benchmarks/alignment_many.py --wide 8192 --out results/alignment_many.json
 
-The draws come from the two posteriors of a trained pair of MLP 3×512, half from each, and each
-draw is put under a random permutation of its own. The wide network is aligned to a noisy,
-permuted copy of itself, in this process alone, whose peak memory is recorded.
+The draws come from the two posteriors of a trained pair of MLP 3×512, half from each, and each draw
+is permuted at random. The wide network is aligned with a noisy, permuted copy of itself, in a
+process that does nothing else, whose peak memory is recorded.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from onebasin.symmetry import Symmetry, stack
 
 
 def scattered(pair, count, seed=0):
-    """`count` draws, half from each posterior, every one under a permutation of its own."""
+    """`count` draws, half from each posterior, each under its own random permutation."""
     half = [count - count // 2, count // 2]
     parts = [
         q.sample(n, key=jax.random.fold_in(jax.random.key(seed), i))
@@ -45,8 +45,8 @@ def many(pair, count, objective):
     wall, cpu = time.perf_counter(), time.process_time()
     found = align_many(draws, symmetry=pair.symmetry, objective=objective)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    # What there is to compare with: every draw put back where it came from, and the draws of the
-    # second posterior moved as the pair of posteriors is aligned.
+    # The reference: the planted permutations undone, and the draws of the second posterior moved by
+    # the permutation that aligns the two posteriors.
     q0, q1 = pair.posteriors
     bridge = align(q1, to=q0, symmetry=pair.symmetry).permutation
     back = [pair.symmetry.inverse(p) for p in planted]
@@ -59,20 +59,20 @@ def many(pair, count, objective):
         "rounds": found.rounds,
         "converged": found.converged,
         "trace": list(found.trace),
-        "spread_as_given": spread(draws),
-        "spread_aligned": spread(found.posteriors),
-        "spread_put_back_by_hand": spread(pair.symmetry.act(stack(back), draws)),
+        "spread_as_given": dispersion(draws),
+        "spread_aligned": dispersion(found.posteriors),
+        "spread_put_back_by_hand": dispersion(pair.symmetry.act(stack(back), draws)),
     }
 
 
-def spread(draws):
+def dispersion(draws):
     """Mean squared distance of the draws from their mean."""
     variances = jax.tree.map(lambda leaf: jnp.sum(jnp.var(leaf, axis=0)), draws.draws)
     return float(sum(jax.tree.leaves(variances)))
 
 
 def wide(width):
-    """An MLP of three hidden layers, `width` each, against a noisy permuted copy of itself."""
+    """An MLP with three hidden layers of `width` units, and a noisy permuted copy of itself."""
     rng = np.random.default_rng(0)
     sizes = [784, width, width, width, 10]
 

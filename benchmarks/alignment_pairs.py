@@ -1,12 +1,12 @@
-"""Pairs of posteriors for the alignment benchmarks: fitted independently, never planted.
+"""Pairs of independently fitted posteriors for the alignment benchmarks.
 
     python benchmarks/alignment_pairs.py --cache FOLDER mlp512 resnet16
 
-Each pair is two variational fits from different starts and data orders, with budgets that fit a
-small machine (the recorded accuracy shows how far they came): MLPs on MNIST, ResNets on the
-embedded 8×8 digits, where a gradient costs a sixteenth of one on CIFAR-10 and the weights, which
-are what alignment sees, are as many. With so few images the KL would drown the likelihood of a
-ResNet, so it is fitted at a low temperature. A pair that is already in the folder is loaded.
+Each pair is two variational fits with different initial values and data orders, with budgets for a
+small machine (the accuracy is recorded): MLPs on MNIST, ResNets on the embedded 8×8 digits, where a
+gradient costs a sixteenth of one on CIFAR-10 while the weights, which are all that alignment sees,
+are as many. With so few images the KL term would dominate the likelihood of a ResNet, so it is
+fitted at a low temperature. A pair that is already in the folder is loaded.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from onebasin.data import load_dataset
+from onebasin.data import Dataset, load_dataset
 from onebasin.inference.fitting import fit
 from onebasin.inference.methods import VI
 from onebasin.networks import MLP, ResNet20
@@ -47,7 +47,7 @@ BUDGETS = {
 
 @dataclass(frozen=True)
 class Pair:
-    """Two posteriors of one network, its symmetry, and how well each fits."""
+    """Two posteriors of one network, its symmetry, and the accuracy of each."""
 
     name: str
     posteriors: tuple
@@ -88,6 +88,7 @@ def make_pair(name: str, cache: Path) -> Pair:
         found = [fit(problem, method, key=k).posterior for k in keys]
         seconds = (time.perf_counter() - began) / len(files)
         apply = jax.jit(problem.apply)
+        assert isinstance(problem.data, Dataset)
         test = problem.data.test
         for q, file in zip(found, files, strict=True):
             accuracy = float(jnp.mean(jnp.argmax(apply(q.mean, test.x), -1) == test.y))

@@ -2,10 +2,10 @@
 
     python benchmarks/alignment_planted.py --cache FOLDER --out results/alignment_planted.json
 
-100 seeds for each of MLP 3×512 and ResNet20, untrained and trained (the first of a cached
-pair): the copy moved back must equal the original bit by bit. With Gaussian noise of 0.3 of
-each array's standard deviation on the copy: the share of units that are put back, among those
-whose outgoing norm is above their layer's median, and among all.
+100 seeds for each of MLP 3×512 and ResNet20, untrained and trained (the first of a cached pair):
+the aligned copy must equal the original to the bit. With Gaussian noise of 0.3 of each array's
+standard deviation on the copy: the share of units that are matched correctly, among those whose
+outgoing norm is above their layer's median, and among all.
 """
 
 import argparse
@@ -27,13 +27,11 @@ from onebasin.symmetry import Symmetry, find_symmetry
 from onebasin.trees import leaves_by_path
 
 NOISE = 0.3
-
-
 CASES = ("mlp512 untrained", "resnet16 untrained", "mlp512 trained", "resnet16 trained")
 
 
 def case(name, cache):
-    """A posterior and its symmetry: as it is before training, or the first of a trained pair."""
+    """A posterior and its symmetry: before training, or the first of a trained pair."""
     network, state = name.split()
     if state == "trained":
         pair = make_pair(network, cache)
@@ -61,10 +59,10 @@ def planted(q, symmetry, seeds, objective):
 
 
 def outgoing_norms(q, symmetry):
-    """The norm of what leaves each unit: its places that are not the first kernel of the group.
+    """The norm of the outgoing weights of each unit.
 
-    The first place of a group is the kernel that computes it; vectors (biases, norms) are not
-    outgoing either. Of a residual stream, every kernel that reads it counts.
+    These are all kernels that read the group; vectors (biases, norms) are not outgoing. Of a
+    residual stream, every kernel that reads it counts.
     """
     leaves = leaves_by_path(q.mean)
     norms = {}
@@ -72,7 +70,7 @@ def outgoing_norms(q, symmetry):
         total = np.zeros(group.size)
         for place in group.places:
             array = np.asarray(leaves[place.leaf])
-            # Flax kernels have inputs on the last axis but one.
+            # Flax kernels have their inputs on the second to last axis.
             if place.where == "params" and array.ndim > 1 and place.axis == array.ndim - 2:
                 total += np.sum(place.rows(array).astype(np.float64) ** 2, axis=1)
         norms[group.name] = np.sqrt(total)
@@ -115,7 +113,7 @@ def with_noise(q, symmetry, seeds, objective):
 
 
 def coupled(width, seeds):
-    """The share of exhaustive optima found for two coupled groups that have nothing in common."""
+    """How many exhaustive optima are found for two coupled groups of unrelated posteriors."""
     starts = ("forward", "identity", *["random"] * 4)
     options = {
         "default": {},
@@ -136,7 +134,7 @@ def coupled(width, seeds):
         symmetry = Symmetry.by_hand(
             q.mean, {"one": [("a", 1), ("b", 0)], "two": [("b", 1), ("c", 0)]}
         )
-        table = ScoreTable(W2.problem(q, to, symmetry), symmetry.identity())
+        table = ScoreTable(W2.features(q, to, symmetry), symmetry.identity())
         best = -np.inf
         every = np.array(list(permutations(range(width))))
         for first in every:
@@ -145,8 +143,8 @@ def coupled(width, seeds):
             sums = matrix[np.arange(width), every].sum(axis=1)
             best = max(best, table.total() + float(sums.max() - np.trace(matrix)))
         for name, option in options.items():
-            a = align(q, to=to, symmetry=symmetry, key=jax.random.key(seed), **option)
-            found[name] += a.score >= best - 1e-9 * abs(best)
+            end = align(q, to=to, symmetry=symmetry, key=jax.random.key(seed), **option)
+            found[name] += end.score >= best - 1e-9 * abs(best)
     return {"width": width, "seeds": seeds, "found": found}
 
 

@@ -1,18 +1,18 @@
-"""How long alignment takes against the published algorithm written plainly, on trained pairs.
+"""The time of alignment compared with a plain version of the published algorithm, on trained pairs.
 
     python benchmarks/alignment_speed.py --cache FOLDER --out results/alignment_speed.json
 
 For every pair and objective, in one process: the plain run from the identity; `align` from the
-identity in the very same order of visits (the same path, so what is saved is work, not luck);
-`align` from the identity in its own order; and `align` as it is by default, which begins with a
-pass from the input. What counts is the time until the score is within 1e-4 of the plain run's
-final score; the same is given for the stricter 1e-4 of what the plain run gained. All are also
-timed in CPU seconds, which other work on the machine disturbs less. Until then neither side pays
-for the score of where it began: the plain run's clock stands while it scores, and a descent scores
-its start last. Nor for reading the weights: the plain run's clock starts after it, and ours are
-warm calls, for which posteriors that were aligned before are not read again; `first_call` is the
-one from the same start with posteriors that are new to it. `--starts` adds, on its own clock, the
-best of several starts against the plain algorithm's best over 5 random orders.
+identity with the same order of visits (the same path, so only work is saved); `align` from the
+identity in its own order; and `align` with its defaults, which begins with a forward pass. What
+counts is the time until the score is within 1e-4 of the plain run's final score; the time to the
+stricter 1e-4 of the plain run's gain is also recorded, and so are CPU seconds, which other work on
+the machine disturbs less. Neither side is charged for scoring its start: the plain run's clock is
+stopped while it scores, and a descent scores its start last. Neither is charged for reading the
+weights: the plain run's clock starts afterwards, and ours are warm calls, in which posteriors that
+were aligned before are not read again; `first_call` is the call from the same start with new
+posteriors. `--starts` adds, timed separately, the best of several starts compared with the plain
+algorithm's best over 5 random orders.
 """
 
 import argparse
@@ -54,26 +54,28 @@ def reached(scores, seconds, goal):
 
 def exact_score(pair, objective, permutation):
     q0, q1 = pair.posteriors
-    problem = objective_named(objective).problem(q1, q0, pair.symmetry)
-    return ScoreTable(problem, permutation).total()
+    features = objective_named(objective).features(q1, q0, pair.symmetry)
+    return ScoreTable(features, permutation).total()
 
 
 def certificate(pair, objective, permutation):
-    """By how much any one group could still gain, as a share of the score (0 is optimal)."""
+    """An upper bound on the gain of any one group, as a share of the score (0 is optimal)."""
     q0, q1 = pair.posteriors
-    problem = objective_named(objective).problem(q1, q0, pair.symmetry)
-    table = ScoreTable(problem, permutation)
+    features = objective_named(objective).features(q1, q0, pair.symmetry)
+    table = ScoreTable(features, permutation)
     worst = 0.0
     for group in pair.symmetry.groups:
         matrix = table.scores(group.name)
         now = permutation[group.name]
-        bound = gap(matrix, now, solve(matrix, certify=True, name=group.name).prices)
+        prices = solve(matrix, certify=True, name=group.name).prices
+        assert prices is not None
+        bound = gap(matrix, now, prices)
         worst = max(worst, bound / float(np.abs(matrix[np.arange(len(now)), now]).sum()))
     return worst
 
 
 def clocked_without_scoring(function):
-    """As `clocked`; the plain run is not charged for the scores of its trace."""
+    """As `clocked`, without the time that the plain run takes to score its trace."""
     spent, score = 0.0, plain_matching.total_score
 
     def scoring(*args):
@@ -105,7 +107,7 @@ def measure(pair, objective, repeats, max_sweeps):
     }
     for name in OURS:
         ways[name]()  # the first call warms up
-    # In turns, so that what else the machine does is shared by all.
+    # In turn, so that other work on the machine affects all alike.
     runs = {name: [] for name in ways}
     for _ in range(repeats):
         for name, way in ways.items():
@@ -153,7 +155,7 @@ def measure(pair, objective, repeats, max_sweeps):
             "certificate": certificate(pair, objective, found.permutation),
             "times_faster": None if close is None else plain.seconds / close,
             "times_faster_whole_run": plain.seconds / found.seconds,
-            # Of a run of milliseconds the clock of CPU time says nothing.
+            # The CPU clock is too coarse for runs of milliseconds.
             "times_faster_cpu_whole_run": plain_cpu / cpu if plain_cpu > 0.1 else None,
             "times_faster_close_to_close": (
                 None if close is None else row["plain"]["seconds_until_close"] / close
@@ -163,10 +165,10 @@ def measure(pair, objective, repeats, max_sweeps):
 
 
 def plain_order(pair, objective, seed, cache, quick=False):
-    """Score and seconds of one plain run, kept beside the pair: at width 4096 it takes minutes.
+    """Score and seconds of one plain run, cached beside the pair: at width 4096 it takes minutes.
 
-    With `quick`, another exact solver takes SciPy's place (the same permutations, found sooner),
-    and only where the run ends is scored.
+    With `quick`, another exact solver replaces SciPy's (the same permutations, sooner), and only
+    the end is scored.
     """
     kept = cache / f"{pair.name}-{objective}-order{seed}{'-quick' if quick else ''}.json"
     if not kept.exists():
@@ -178,9 +180,9 @@ def plain_order(pair, objective, seed, cache, quick=False):
                 for name, part in parts.items():
                     swapped.enter_context(mock.patch.object(plain_matching, name, part))
             run = plain_match(pair.symmetry, q1, q0, objective, seed=seed)
-        sides = [plain_matching.features(q, objective) for q in (q0, q1)]
+        targets, movers = (plain_matching.features(q, objective) for q in (q0, q1))
         axes = plain_matching.axes_of_leaves(pair.symmetry)
-        score = plain_matching.total_score(axes, *sides, run.permutation.indices)
+        score = plain_matching.total_score(axes, targets, movers, run.permutation.indices)
         found = {"score": score, "sweeps": run.sweeps, "seconds": run.seconds, "quick": quick}
         kept.write_text(json.dumps(found) + "\n")
         print(kept.stem, f"{score}, {run.sweeps} sweeps, {run.seconds:.0f} s", flush=True)
@@ -188,11 +190,11 @@ def plain_order(pair, objective, seed, cache, quick=False):
 
 
 class QuickAssignment:
-    """Exact assignment that begins at the prices of the most similar matrix of those before.
+    """Exact assignment, warm-started with the prices of the most similar earlier matrix.
 
     The plain algorithm does not say which group a matrix belongs to. Weak duality does: prices
     bound the score from above, and those of the same group bound it most tightly. In the first
-    sweep every group is new. Narrow groups leave no prices: they are solved afresh.
+    sweep every group is new. Narrow groups have no prices and are solved cold.
     """
 
     def __init__(self, symmetry):
@@ -214,7 +216,7 @@ class QuickAssignment:
 
 
 def largest_difference(pair, objective, cache):
-    """Of the scores of orders that both solvers have run, and how many those are."""
+    """The largest difference of scores over the orders run with both solvers, and their number."""
     both = []
     for seed in range(5):
         stem = f"{pair.name}-{objective}-order{seed}"
@@ -225,11 +227,11 @@ def largest_difference(pair, objective, cache):
 
 
 def never_worse(pair, objective, search, cache, quick):
-    """Several starts against the plain algorithm's best over 5 random orders.
+    """Several starts compared with the plain algorithm's best over 5 random orders.
 
-    With `search`, Frank and Wolfe's method goes on from the best of the starts. With `quick`, the
-    plain runs but the first take another exact solver; the two are compared on the orders that were
-    run with both.
+    With `search`, Frank and Wolfe's method continues from the best start. With `quick`, all plain
+    runs except the first use another exact solver; the two are compared on the orders that were run
+    with both.
     """
     q0, q1 = pair.posteriors
     first = plain_order(pair, objective, 0, cache)
@@ -272,10 +274,12 @@ def main():
     parser.add_argument("--objectives", nargs="+", default=["l2", "w2"])
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument(
-        "--plain-sweeps", type=int, default=100, help="stop the plain run after so many sweeps"
+        "--plain-sweeps", type=int, default=100, help="stop the plain run after this many sweeps"
     )
     parser.add_argument("--starts", action="store_true")
-    parser.add_argument("--search", action="store_true", help="with --starts: go on from the best")
+    parser.add_argument(
+        "--search", action="store_true", help="with --starts: continue from the best"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="with --starts: plain orders by a faster exact solver"
     )

@@ -2,10 +2,10 @@
 
     python benchmarks/compact.py --folder FOLDER --draws 1000 --rank 50
 
-The draws lie around a few networks trained on MNIST: each is one of them plus noise along a few
-common directions and independent noise, under a random permutation of its own. They are written to
-a file in FOLDER, and compacted from there (mapped, not read) in a process of its own, whose peak
-resident memory, mapped pages included, is recorded in results/compact_speed.json.
+Each draw is one of a few networks trained on MNIST plus noise along a few common directions and
+independent noise, under its own random permutation. The draws are written to a file in FOLDER and
+compacted from there (memory-mapped) in a separate process, whose peak resident memory, including
+mapped pages, is recorded in results/compact_speed.json.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from onebasin.inference.draws import DrawStore
 from onebasin.networks import MLP, to_config
 from onebasin.posterior import load
 from onebasin.symmetry import find_scales, find_symmetry
+from onebasin.trees import add_axis
 
 NETWORKS = 4
 WIDTH = 512
@@ -35,7 +36,13 @@ DIRECTIONS = 20  # common to all draws of a network
 
 def network():
     net = MLP(widths=(WIDTH,), num_classes=10)
-    return net, lambda params, x: net.apply({"params": params}, x)
+
+    def apply(params, x) -> jax.Array:
+        outputs = net.apply({"params": params}, x)
+        assert isinstance(outputs, jax.Array)
+        return outputs
+
+    return net, apply
 
 
 def symmetry_of(params):
@@ -44,7 +51,7 @@ def symmetry_of(params):
 
 
 def make(folder, count):
-    """A file of `count` draws, made once."""
+    """A file of `count` draws, written unless it exists."""
     path = folder / f"draws{count}.safetensors"
     if path.exists():
         return path
@@ -69,13 +76,13 @@ def make(folder, count):
             *directions,
         )
         moved = symmetry.act(symmetry.random(key=jax.random.key(number)), draw)
-        store.put(chain, nth, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], moved))
+        store.put(chain, nth, add_axis(jax.tree.map(jnp.asarray, moved)))
     store.become(path, to_config(net, input_shape=(28, 28, 1)), {"benchmark": "compact"})
     return path
 
 
 def measure(path, rank, rebase, balance):
-    """Compact one file; what it took, as JSON on standard output."""
+    """Compact one file; print time and memory as JSON."""
     samples = load(path, mapped=True)
     _, apply = network()
     first = jax.tree.map(lambda leaf: np.array(leaf[0]), samples.draws)
@@ -121,7 +128,7 @@ def main():
     parser.add_argument("--rank", type=int, default=50)
     parser.add_argument("--rebase", default="likelihood")
     parser.add_argument("--balance", action="store_true")
-    parser.add_argument("--measure", type=Path, help="what the inner process does")
+    parser.add_argument("--measure", type=Path, help="the file that the inner process compacts")
     arguments = parser.parse_args()
     if arguments.measure:
         measure(arguments.measure, arguments.rank, arguments.rebase, arguments.balance)

@@ -1,10 +1,10 @@
-"""The published matching algorithm, written plainly: the baseline of the alignment benchmarks.
+"""A plain version of the published matching algorithm: the baseline of the alignment benchmarks.
 
 Coordinate descent as in Git Re-Basin (l2) and Rossi et al. (w2): start at the identity;
 in every sweep visit the groups in a fresh random order; for each, sum the score matrices
-of all its places with every other axis already permuted, solve the assignment with SciPy,
-and keep the result if it raises the score by more than 1e-12; stop after a sweep in which
-nothing moved. Nothing is reused between visits. This file is not to be tuned.
+of all its places with every other axis already permuted, solve the assignment with SciPy, and keep
+the result if it raises the score by more than 1e-12; stop after a sweep in which nothing moved.
+Nothing is reused between visits. This file must not be optimised.
 """
 
 import time
@@ -28,7 +28,7 @@ class PlainRun:
 
 
 def features(posterior, objective):
-    """What the published scores multiply: the means (l2), or means and deviations (w2)."""
+    """What the published scores multiply: the means (l2), or means and standard deviations (w2)."""
     mean, std = posterior.moments()
     trees = {"l2": [mean], "w2": [mean, std]}[objective]
     return [{k: np.asarray(v) for k, v in leaves_by_path(t).items()} for t in trees]
@@ -45,7 +45,7 @@ def total_score(axes, targets, movers, indices):
 
 
 def plain_match(
-    symmetry: Symmetry, q, to, objective, *, seed=0, start=None, max_sweeps=100
+    symmetry: Symmetry, q, to, objective, *, seed: int | list[int] = 0, start=None, max_sweeps=100
 ) -> PlainRun:
     targets, movers = features(to, objective), features(q, objective)
     axes = axes_of_leaves(symmetry)
@@ -82,7 +82,7 @@ def plain_match(
 
 
 def axes_of_leaves(symmetry):
-    """Leaf → the (group, axis, positions) of every group on it, written down once."""
+    """The (group, axis, positions) of every group on each leaf."""
     axes = {}
     for group in symmetry.groups:
         for place in group.places:
@@ -92,7 +92,7 @@ def axes_of_leaves(symmetry):
 
 
 def _permuted(axes, array, leaf, indices, skip):
-    """One leaf with every axis permuted by its group, but for the group `skip`."""
+    """One leaf with every axis permuted by its group, except the group `skip`."""
     for name, axis, positions in axes.get(leaf, ()):
         if name == skip:
             continue

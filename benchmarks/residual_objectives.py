@@ -1,10 +1,10 @@
-"""Which objective brings two residual networks together: barriers by objective and width.
+"""Which objective connects two residual networks: barriers by objective and width.
 
     python benchmarks/residual_objectives.py --cache FOLDER resnet16 resnet32
 
 The pairs are those of `alignment_pairs.py`: ResNet20 on the embedded digits, fitted independently.
-Each row is one way to bring q1 to q0, with the W2 distance that it ends at (to tell a search that
-failed from an objective that misleads) and the barrier on the test images, plain and repaired.
+Each row is one way to align q1 with q0, with the final W2 distance (to distinguish a failed search
+from a misleading objective) and the barrier on the test images, plain and repaired.
 """
 
 import argparse
@@ -15,14 +15,19 @@ import jax
 
 from alignment_pairs import BUDGETS, make_pair, problem_of
 from machine import describe, record
-from onebasin.alignment import align
+from onebasin.alignment import Activations, align
 from onebasin.alignment.activations import objective_on
+from onebasin.choices import ObjectiveName
+from onebasin.data import Dataset
 from onebasin.evaluation.distances import wasserstein
 from onebasin.evaluation.profiles import profile
 from onebasin.paths import geodesic, repair
+from onebasin.posterior import Posterior
+from onebasin.problem import Problem
 
 POINTS, SAMPLES, IMAGES = 5, 16, 500
-WAYS = ("l2", "w2", "kl", "reverse-kl", "activations", "correlations", "w2 from correlations")
+WEIGHTS: tuple[ObjectiveName, ...] = ("l2", "w2", "kl", "reverse-kl")
+OBJECTIVES: tuple[ObjectiveName, ...] = (*WEIGHTS, "activations", "correlations")
 
 
 def measure(name: str, cache: Path) -> dict[str, Any]:
@@ -30,18 +35,20 @@ def measure(name: str, cache: Path) -> dict[str, Any]:
     (q0, q1), symmetry = pair.posteriors, pair.symmetry
     images = problem.x[:IMAGES]
     rows = {"as fitted": _row(problem, q0, q1)}
-    for way in WAYS:
-        objective, starts = objective_on(way, problem.apply, images), ("auto",)
-        if way == "w2 from correlations":
-            objective = "w2"
-            starts = (objective_on("correlations", problem.apply, images),)
-        moved = align(q1, to=q0, symmetry=symmetry, objective=objective, starts=starts).posterior
-        rows[way] = _row(problem, q0, moved)
+    aligned = {
+        way: align(q1, to=q0, symmetry=symmetry, objective=objective_on(way, problem.apply, images))
+        for way in OBJECTIVES
+    }
+    correlations = Activations(problem.apply, images, correlation=True)
+    aligned["w2 from correlations"] = align(q1, to=q0, symmetry=symmetry, starts=correlations)
+    for way, found in aligned.items():
+        rows[way] = _row(problem, q0, found.posterior)
         print(name, way, rows[way], flush=True)
     return {"accuracies": pair.accuracies, "rows": rows}
 
 
-def _row(problem: Any, q0: Any, q1: Any) -> dict[str, float]:
+def _row(problem: Problem, q0: Posterior, q1: Posterior) -> dict[str, float]:
+    assert isinstance(problem.data, Dataset)
     path = repair(geodesic(q0, q1), problem.apply, problem.x[:IMAGES])
     found = profile(
         path,
@@ -51,6 +58,7 @@ def _row(problem: Any, q0: Any, q1: Any) -> dict[str, float]:
         points=POINTS,
         num_samples=SAMPLES,
     )
+    assert found.plain is not None  # the path is repaired
     return {
         "w2_distance": float(wasserstein(q0, q1)),
         "barrier": found.plain.barrier,

@@ -1,4 +1,4 @@
-"""Networks and posteriors that the alignment tests share."""
+"""Networks and posteriors for the alignment tests."""
 
 from itertools import pairwise
 
@@ -58,7 +58,7 @@ def relu_mlp(params, x):
     return x
 
 
-# A recurrent layer: the hidden units sit on both axes of one array, and on four gates.
+# A recurrent layer: the hidden units are on both axes of one array.
 RECURRENT = {"inputs": (4, 6), "hidden": (6, 6), "bias": (6,), "head": (6, 2)}
 RECURRENT_GROUPS = {
     "units": [("inputs", 1), ("hidden", 0), ("hidden", 1), ("bias", 0), ("head", 0)]

@@ -1,22 +1,20 @@
-"""Draws and helpers that the tests of compaction share."""
+"""Draws and helpers for the compaction tests."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from alignment_cases import random_like
-from onebasin.posterior import Samples
+from onebasin.posterior import LowRank, Samples
 from onebasin.symmetry import stack
-from onebasin.trees import leaves_by_path
+from onebasin.trees import leaves_by_path, stack_trees
 
 
 def draws_of(count, shapes, seed=0):
-    trees = [random_like(shapes, seed + i) for i in range(count)]
-    return Samples(jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees))
+    return Samples(stack_trees([random_like(shapes, seed + i) for i in range(count)]))
 
 
 def permuted(symmetry, samples, seed=0):
-    """Every draw under a random permutation of its own, and those permutations."""
+    """Every draw under its own random permutation, and those permutations."""
     keys = jax.random.split(jax.random.key(seed), samples.num_draws)
     planted = stack([symmetry.random(key=key) for key in keys])
     return symmetry.act(planted, samples), planted
@@ -29,7 +27,7 @@ def flat(tree, lead=0):
 
 def covariance(posterior):
     std = flat(posterior.std)
-    if not hasattr(posterior, "factors"):
+    if not isinstance(posterior, LowRank):
         return np.diag(std**2)
     factors = flat(posterior.factors, 1)
     return np.diag(std**2) + factors.T @ factors

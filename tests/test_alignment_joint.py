@@ -1,4 +1,4 @@
-"""Joint alignment: planted frames, a falling spread, log-density, and the shapes it takes."""
+"""Joint alignment: planted frames, a decreasing dispersion, log-density, kinds of members."""
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +7,11 @@ import pytest
 
 from alignment_cases import gaussian, mlp_shapes, mlp_symmetry, random_like, same_tree
 from onebasin.alignment import Objective, align, align_many
+from onebasin.alignment.joint import _JointDescent
+from onebasin.alignment.members import Match
 from onebasin.posterior import MeanField, Samples
 from onebasin.symmetry import stack
+from onebasin.trees import stack_trees
 
 SHAPES = mlp_shapes((14, 11))
 
@@ -26,14 +29,13 @@ def scattered(count, noise, seed=0):
 
 
 def in_one_frame(found, planted, sym):
-    """How many members lie in the frame of the first once the planted ones are undone."""
+    """How many members are in the frame of the first, counting the planted permutations."""
     frames = [sym.compose(p, q) for p, q in zip(found.permutations, planted, strict=True)]
     return sum(frame == frames[0] for frame in frames)
 
 
-def spread(trees):
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-    return float(sum(jnp.sum(jnp.var(leaf, axis=0)) for leaf in jax.tree.leaves(stacked)))
+def dispersion(trees):
+    return float(sum(jnp.sum(jnp.var(leaf, 0)) for leaf in jax.tree.leaves(stack_trees(trees))))
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
@@ -45,28 +47,43 @@ def test_planted_frames_are_found(x64, count, objective):
     assert found.converged
     assert (np.diff(found.trace) >= 0).all()
     if objective == "l2":
-        assert -found.trace[-1] == pytest.approx(spread(found.posteriors), rel=1e-10)
+        assert -found.trace[-1] == pytest.approx(dispersion(found.posteriors), rel=1e-10)
     mean = jax.tree.map(lambda *leaves: sum(leaves) / count, *found.posteriors)
     for a, b in zip(jax.tree.leaves(found.barycenter.mean), jax.tree.leaves(mean), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
 @pytest.mark.parametrize("count", [5, 10])
-def test_the_spread_falls_for_members_that_share_little(x64, count):
+def test_the_dispersion_decreases_for_members_that_share_little(x64, count):
     members, _, sym = scattered(count, 2.0)
     found = align_many(members, symmetry=sym, objective="l2")
     assert (np.diff(found.trace) >= 0).all()
-    assert -found.trace[-1] == pytest.approx(spread(found.posteriors), rel=1e-10)
-    assert -found.trace[-1] < spread(members)
+    assert -found.trace[-1] == pytest.approx(dispersion(found.posteriors), rel=1e-10)
+    assert -found.trace[-1] < dispersion(members)
     assert -found.trace[-1] < -found.trace[0]
     again = align_many(members, symmetry=sym, objective="l2")
     assert again.permutations == found.permutations
 
 
-def test_the_start_matters(x64):
-    """From where they lie, the barycentre of unaligned draws holds them there."""
+@pytest.mark.parametrize("seed", [40, 60, 80])
+def test_the_start_matters(x64, monkeypatch, seed):
+    """Noisy members: from the identity, the rounds to the barycentre end in a worse optimum."""
+    members, _, sym = scattered(12, 1.0, seed)
+    found = align_many(members, symmetry=sym, objective="l2")
+    assert -found.trace[0] < 0.75 * dispersion(members)
+
+    def unmatched(self, anchor, which):
+        return {i: Match(self.indices[i], 0.0) for i in which}
+
+    monkeypatch.setattr(_JointDescent, "_match_to", unmatched)
+    from_identity = align_many(members, symmetry=sym, objective="l2")
+    assert -from_identity.trace[0] == pytest.approx(dispersion(members), rel=1e-10)
+    assert -from_identity.trace[-1] > 1.1 * -found.trace[-1]
+
+
+def test_draws_are_moved_as_samples(x64):
     members, planted, sym = scattered(12, 0.3, seed=40)
-    draws = Samples(jax.tree.map(lambda *leaves: jnp.stack(leaves), *members))
+    draws = as_samples(members)
     found = align_many(draws, symmetry=sym, objective="l2")
     assert in_one_frame(found, planted, sym) == 12
     assert isinstance(found.posteriors, Samples)
@@ -77,8 +94,8 @@ def test_the_start_matters(x64):
 
 
 @pytest.mark.fast
-def test_posteriors_with_deviations(x64):
-    """W₂: the barycentre of Gaussians averages means and deviations."""
+def test_posteriors_with_std(x64):
+    """W₂: the barycentre of Gaussians averages means and standard deviations."""
     base = gaussian(SHAPES, 0)
     sym = mlp_symmetry(base.mean)
     members = [sym.act(sym.random(key=jax.random.key(i)), base) for i in range(3)]
@@ -93,7 +110,7 @@ def test_posteriors_with_deviations(x64):
     )
 
 
-def test_two_are_as_good_as_a_pair(x64):
+def test_two_members_are_aligned_as_well_as_a_pair(x64):
     q, to = gaussian(SHAPES, 3), gaussian(SHAPES, 4)
     sym = mlp_symmetry(q.mean)
     found = align_many([to, q], symmetry=sym)
@@ -103,7 +120,7 @@ def test_two_are_as_good_as_a_pair(x64):
 
 
 def test_log_density_beats_l2_under_the_compact_gaussian(x64):
-    """Coordinates of very different spread: the Gaussian knows which of them to trust."""
+    """Coordinates of very different variance: the Gaussian knows which of them to trust."""
     base = random_like(SHAPES, 0)
     scale = jax.tree.map(lambda a: jnp.exp(1.5 * a), random_like(SHAPES, 1))
     sym = mlp_symmetry(base)
@@ -118,14 +135,14 @@ def test_log_density_beats_l2_under_the_compact_gaussian(x64):
     by_density = align_many(draws, symmetry=sym, objective="log-density")
     assert len(by_density.trace) > 1
     assert (np.diff(by_density.trace) > 0).all()
-    lay, lies = floored_log_density(by_l2), floored_log_density(by_density)
-    assert lies > lay
-    assert by_density.trace[0] == pytest.approx(lay, rel=1e-12)
+    before, after = floored_log_density(by_l2), floored_log_density(by_density)
+    assert after > before
+    assert by_density.trace[0] == pytest.approx(before, rel=1e-12)
 
 
 def floored_log_density(found):
-    """The mean log-density of the draws under their own Gaussian, its variances at least a
-    thousandth of their leaf's mean."""
+    """The mean log-density of the draws under their own Gaussian, with variances of at least a
+    thousandth of their leaf's mean variance."""
     total = 0.0
     for leaf in jax.tree.leaves(found.posteriors.draws):
         draws = np.asarray(leaf, np.float64)
@@ -138,11 +155,11 @@ def floored_log_density(found):
 
 
 def as_samples(members):
-    return Samples(jax.tree.map(lambda *leaves: jnp.stack(leaves), *members))
+    return Samples(stack_trees(members))
 
 
 @pytest.mark.parametrize("noise", [1e-1, 1e-3, 1e-4])
-def test_the_log_density_of_tight_draws_survives_single_precision(noise):
+def test_the_log_density_of_similar_draws_survives_single_precision(noise):
     members, _, sym = scattered(12, noise)
     assert jax.tree.leaves(members[0])[0].dtype == jnp.float32
     found = align_many(as_samples(members), symmetry=sym, objective="log-density")
@@ -150,20 +167,20 @@ def test_the_log_density_of_tight_draws_survives_single_precision(noise):
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 10.0, 1000.0])
-def test_leaves_that_are_the_same_in_all_draws_do_no_harm(value):
+def test_leaves_that_are_equal_in_all_draws_are_harmless(value):
     members, _, sym = scattered(12, 0.3)
     for q in members:
         q["Dense_0"]["bias"] = jnp.full_like(q["Dense_0"]["bias"], value)
     found = align_many(as_samples(members), symmetry=sym, objective="log-density")
     assert np.isfinite(found.trace).all()
-    # What says nothing about the units changes nothing about where they go.
+    # A leaf without information about the units does not change their permutation.
     for q in members:
         q["Dense_0"]["bias"] = jnp.zeros_like(q["Dense_0"]["bias"])
     without = align_many(as_samples(members), symmetry=sym, objective="log-density")
     assert found.permutations == without.permutations
 
 
-def test_members_that_do_not_differ_are_all_brought_together():
+def test_equal_members_are_brought_together():
     (q,), _, sym = scattered(1, 0.3)
     copies = [sym.act(sym.random(key=jax.random.key(i)), q) for i in range(4)]
     found = align_many(copies, symmetry=sym, objective="log-density")
@@ -180,8 +197,8 @@ def test_points_and_posteriors_together(objective, x64):
     for order in ([0, 1, 2, 3], [2, 0, 3, 1]):
         found = align_many([mixed[i] for i in order], symmetry=sym, objective=objective)
         frame = [sym.act(p, members[i]) for p, i in zip(found.permutations, order, strict=True)]
-        assert spread(frame) == pytest.approx(-by_means.trace[-1], rel=1e-9)
-        # Points have no deviation: half of what the two posteriors have is left on average.
+        assert dispersion(frame) == pytest.approx(-by_means.trace[-1], rel=1e-9)
+        # Points have no std: half of that of the two posteriors is left on average.
         assert jax.tree.leaves(found.barycenter.std)[0] == pytest.approx(0.1)
 
 
@@ -194,7 +211,7 @@ def test_single_draws_are_points(x64):
     assert same_tree(by_draws.barycenter, by_params.barycenter)
 
 
-def test_an_objective_of_ones_own_is_used_on_points_too(x64):
+def test_a_custom_objective_is_used_on_points_too(x64):
     def signs(q):
         return ({k: np.sign(m) for k, m in q.mean.items()},)
 
@@ -202,11 +219,11 @@ def test_an_objective_of_ones_own_is_used_on_points_too(x64):
     members, _, sym = scattered(5, 1.0)
     by_signs = align_many(members, symmetry=sym, objective=own)
     signed = [jax.tree.map(jnp.sign, q) for q in by_signs.posteriors]
-    assert by_signs.trace[-1] == pytest.approx(-spread(signed), rel=1e-12)
+    assert by_signs.trace[-1] == pytest.approx(-dispersion(signed), rel=1e-12)
 
 
 @pytest.mark.fast
-def test_what_makes_no_sense_is_refused():
+def test_invalid_arguments_are_refused():
     members, _, sym = scattered(3, 0.3)
     with pytest.raises(ValueError, match=r"'kl' has no barycentre; use w2, l2 or log-density"):
         align_many(members, symmetry=sym, objective="kl")

@@ -1,4 +1,4 @@
-"""Alignment over symmetries of any shape: groups on several axes, side by side, and crossed."""
+"""Alignment over symmetries of any layout: groups on several axes, concatenated, and crossed."""
 
 from itertools import permutations
 
@@ -9,9 +9,10 @@ import pytest
 
 from alignment_cases import gaussian, same_tree
 from onebasin.alignment import align
-from onebasin.alignment.frank_wolfe import _score, slope
+from onebasin.alignment.frank_wolfe import _score, gradient
 from onebasin.alignment.objective import OBJECTIVES
 from onebasin.alignment.scores import ScoreTable
+from onebasin.choices import StartName
 from onebasin.symmetry import Permutation, Symmetry, find_symmetry
 from onebasin.symmetry.layout import Concat, Fixed, Layout, Product, Units
 
@@ -30,7 +31,7 @@ def random_layout(rng: np.random.Generator, depth: int = 0) -> Layout:
 
 
 def random_symmetry(seed: int) -> Symmetry:
-    """Up to three leaves of up to three axes; drawn anew until something moves."""
+    """Up to three leaves of up to three axes; redrawn until something moves."""
     rng = np.random.default_rng(seed)
     while True:
         drawn = [
@@ -56,10 +57,10 @@ def inner_product(q, to) -> float:
 def test_on_any_layout_scores_are_inner_products_and_nothing_gets_worse(seed, x64):
     sym = random_symmetry(seed)
     q, to = gaussian(shapes_of(sym), seed), gaussian(shapes_of(sym), seed + 500)
-    problem = OBJECTIVES["w2"].features(q, to, sym)
+    pair = OBJECTIVES["w2"].features(q, to, sym)
     p = sym.random(key=jax.random.key(seed))
     direct = inner_product(sym.act(p, q), to)
-    total = ScoreTable(problem, sym.identity()).total(p.indices)
+    total = ScoreTable(pair, sym.identity()).total(p.indices)
     np.testing.assert_allclose(total, direct, rtol=1e-12, atol=1e-10)
     for start in ("auto", "identity", "random"):
         found = align(q, to=to, symmetry=sym, starts=(start,), key=jax.random.key(1))
@@ -71,32 +72,32 @@ def test_on_any_layout_scores_are_inner_products_and_nothing_gets_worse(seed, x6
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_on_any_layout_the_slope_is_that_of_the_relaxed_score(seed, x64):
+def test_on_any_layout_the_gradient_is_that_of_the_relaxed_score(seed, x64):
     sym = random_symmetry(seed)
     q, to = gaussian(shapes_of(sym), seed), gaussian(shapes_of(sym), seed + 500)
-    problem = OBJECTIVES["w2"].features(q, to, sym)
+    pair = OBJECTIVES["w2"].features(q, to, sym)
     rng = np.random.default_rng(seed)
     relaxed = {g.name: rng.random((g.size, g.size)) for g in sym.groups}
     for group in sym.groups:
         direction = rng.normal(size=(group.size, group.size))
         step = 1e-5
         ahead, back = (
-            _score(problem, {**relaxed, group.name: relaxed[group.name] + sign * step * direction})
+            _score(pair, {**relaxed, group.name: relaxed[group.name] + sign * step * direction})
             for sign in (1, -1)
         )
         # The score is a polynomial: central differences are off by O(step²).
         expected = (ahead - back) / (2 * step)
-        found = float(np.vdot(slope(problem, relaxed, group.name), direction))
+        found = float(np.vdot(gradient(pair, relaxed, group.name), direction))
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def bilinear(params, x):
-    """Every product of two units of one layer, flattened: its units are a factor twice."""
+    """All products of two units of one layer, flattened: the units are a factor twice."""
     z = jnp.tanh(x @ params["w1"] + params["b1"])
     return (z[:, :, None] * z[:, None, :]).reshape(len(z), -1) @ params["w2"]
 
 
-def test_units_crossed_with_themselves_are_found_and_put_back(x64):
+def test_units_crossed_with_themselves_are_found_and_restored(x64):
     shapes = {"w1": (3, 4), "b1": (4,), "w2": (16, 2)}
     x = jnp.asarray(np.random.default_rng(0).normal(size=(7, 3)))
     sym = find_symmetry(bilinear, gaussian(shapes, 0).mean, x)
@@ -107,12 +108,12 @@ def test_units_crossed_with_themselves_are_found_and_put_back(x64):
         q, to = gaussian(shapes, seed), gaussian(shapes, seed + 100)
         copy = sym.act(sym.random(key=jax.random.key(seed)), to)
         assert same_tree(align(copy, to=to, symmetry=sym).posterior, to)
-        starts = ("auto", *["random"] * 8)
-        found = align(q, to=to, symmetry=sym, starts=starts, key=jax.random.key(seed))
+        random: list[StartName] = ["random"] * 8
+        found = align(q, to=to, symmetry=sym, starts=("auto", *random), key=jax.random.key(seed))
         best = min(
             OBJECTIVES["w2"].measure(sym.act(Permutation({group.name: np.array(p)}), q), to, sym)
             for p in permutations(range(group.size))
         )
         reached += found.distance_after <= best * (1 + 1e-12)
-    # Quadratic: no start is sure to end at the optimum, several nearly always do.
+    # Quadratic: no start is certain to reach the optimum; the best of several nearly always does.
     assert reached >= 19

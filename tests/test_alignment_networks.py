@@ -22,7 +22,7 @@ NETWORKS = {
 
 @cache
 def untrained(name):
-    """A posterior as it is before training: random means, one deviation for all."""
+    """A posterior before training: random means, one std for all."""
     net, shape = NETWORKS[name]
     x = jnp.zeros((2, *shape))
     params = jax.jit(net.init)(jax.random.key(0), x)["params"]
@@ -45,7 +45,7 @@ def test_planted_permutations_are_undone_exactly(name, objective):
 
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_noise_on_the_copy(name):
-    """0.3 of each array's own spread, on an untrained network: every unit is still right."""
+    """Noise of 0.3 of each array's std, on an untrained network: every unit is still right."""
     q, sym = untrained(name)
     for seed in range(2):
         keys = iter(jax.random.split(jax.random.key(seed), 200))
@@ -73,7 +73,7 @@ def test_activations_undo_what_was_planted(options):
     assert found.permutation == sym.inverse(planted)
     assert found.distance_after == pytest.approx(0, abs=1e-8)
     assert found.distance_before > 1
-    assert found.solves <= len(sym.groups)  # groups do not touch each other
+    assert found.solves <= len(sym.groups)  # groups do not depend on each other
 
 
 def record(params, x, symmetry, state):
@@ -86,9 +86,9 @@ def record(params, x, symmetry, state):
 def test_centred_and_correlated_activations_are_covariances_and_correlations(x64):
     shapes = mlp_shapes((6,))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(40, 5)))
-    matters = dict.fromkeys(("centred", "correlation"), 0)
+    differs = {"centred": 0, "correlation": 0}
     for seed in range(6):
-        # Biases keep every unit alive on some of the batch: a dead one has no correlation.
+        # Biases keep every unit active on some inputs: a dead unit has no correlation.
         a, b = random_like(shapes, seed), random_like(shapes, seed + 50)
         a["Dense_0"]["bias"], b["Dense_0"]["bias"] = jnp.ones(6), jnp.ones(6)
         sym = mlp_symmetry(a)
@@ -99,13 +99,14 @@ def test_centred_and_correlated_activations_are_covariances_and_correlations(x64
             "correlation": 40 * np.corrcoef(za, zb)[:6, 6:],
         }
         for option, pairs in expected.items():
-            objective = Activations(relu_mlp, x, **{option: True})
+            centred, correlation = option == "centred", option == "correlation"
+            objective = Activations(relu_mlp, x, centred=centred, correlation=correlation)
             found = align(b, to=a, symmetry=sym, objective=objective)
             rows, columns = linear_sum_assignment(pairs, maximize=True)
             assert found.permutation["hidden_0"].tolist() == columns.tolist()
             assert found.score == pytest.approx(pairs[rows, columns].sum(), rel=1e-12)
-            matters[option] += found.permutation != plain
-    assert min(matters.values()) > 0  # otherwise plain inner products would have passed, too
+            differs[option] += found.permutation != plain
+    assert min(differs.values()) > 0  # otherwise plain inner products would pass, too
 
 
 def test_activations_score_is_the_inner_product():
@@ -121,8 +122,8 @@ def test_activations_score_is_the_inner_product():
     inner = np.vdot(za, zb[by_hand.permutation["hidden_0"]])
     # float32 activations, 180 products
     assert by_hand.score == pytest.approx(inner, rel=1e-5)
-    apart = np.sum((za - zb[by_hand.permutation["hidden_0"]]) ** 2) / 30
-    assert by_hand.distance_after == pytest.approx(apart, rel=1e-5)
+    distance = np.sum((za - zb[by_hand.permutation["hidden_0"]]) ** 2) / 30
+    assert by_hand.distance_after == pytest.approx(distance, rel=1e-5)
 
 
 def test_a_start_from_data():

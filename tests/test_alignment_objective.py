@@ -28,18 +28,16 @@ def normal_kl(m, s, m0, s0):
     return np.sum(np.log(s0 / s) + (s**2 + (m - m0) ** 2) / (2 * s0**2) - 0.5)
 
 
-# The distance of N(m, s²) from N(m0, s0²), written out on flat vectors, and how many times
-# the score it contains.
+# The distance of N(m, s²) from N(m0, s0²), written out on flat vectors, and the multiple of the
+# score that it contains.
 DEFINITIONS = {
     "w2": (lambda m, s, m0, s0: np.sum((m - m0) ** 2) + np.sum((s - s0) ** 2), 2),
-    "l2": (lambda m, s, m0, s0: np.sum((m - m0) ** 2), 2),  # noqa: ARG005
+    "l2": (lambda m, s, m0, s0: np.sum((m - m0) ** 2), 2),
     "kl": (normal_kl, 1),
     "reverse-kl": (lambda m, s, m0, s0: normal_kl(m0, s0, m, s), 1),
-    "kl-reduced": (lambda m, s, m0, s0: np.sum((m - m0) ** 2 / s0**2), 2),  # noqa: ARG005
+    "kl-reduced": (lambda m, s, m0, s0: np.sum((m - m0) ** 2 / s0**2), 2),
     "log-density": (
-        lambda m, s, m0, s0: np.sum(  # noqa: ARG005
-            0.5 * (m - m0) ** 2 / s0**2 + 0.5 * np.log(2 * np.pi * s0**2)
-        ),
+        lambda m, s, m0, s0: np.sum(0.5 * (m - m0) ** 2 / s0**2 + 0.5 * np.log(2 * np.pi * s0**2)),
         1,
     ),
 }
@@ -86,8 +84,8 @@ def test_score_matrix_is_the_change_of_the_score(x64, name):
 def test_updated_scores_are_those_made_afresh(x64):
     q, to = gaussian(SHAPES, 2), gaussian(SHAPES, 3)
     sym = mlp_symmetry(q.mean)
-    problem = OBJECTIVES["w2"].features(q, to, sym)
-    table = ScoreTable(problem, sym.identity())
+    pair = OBJECTIVES["w2"].features(q, to, sym)
+    table = ScoreTable(pair, sym.identity())
     for seed in range(6):
         for group in sym.groups:
             table.scores(group.name)
@@ -95,15 +93,15 @@ def test_updated_scores_are_those_made_afresh(x64):
         swapped = table.indices[name].copy()
         swapped[:2] = swapped[1::-1]
         table.indices[name] = swapped if seed < 4 else swapped[::-1].copy()
-    fresh = ScoreTable(problem, table.permutation())
+    fresh = ScoreTable(pair, table.permutation())
     for group in sym.groups:
         np.testing.assert_allclose(
             table.scores(group.name), fresh.scores(group.name), rtol=0, atol=1e-12
         )
 
 
-def turned(mean0, std0):
-    """The appendix's 2-D case: q₁ is the mirror image of q₀ at y = x."""
+def reflected(mean0, std0):
+    """The 2-D case of the appendix of Rossi et al.: q₁ is the reflection of q₀ at y = x."""
     tree = lambda v: {"w": jnp.asarray(v)}
     q0 = MeanField(tree(mean0), tree(std0))
     q1 = MeanField(tree(mean0[::-1]), tree(std0[::-1]))
@@ -112,12 +110,12 @@ def turned(mean0, std0):
 
 @pytest.mark.fast
 def test_kl_against_w2_in_two_dimensions(x64):
-    """Means on the diagonal: only the deviations tell the axes apart.
+    """Means on the diagonal: only the standard deviations distinguish the axes.
 
-    W₂ and the exact KL recover the mirror image; the reduced KL cannot tell and stays.
+    W₂ and the exact KL undo the reflection; the reduced KL cannot, and stays at the identity.
     """
-    q0, q1, sym = turned([1.0, 1.0], [0.3, 1.5])
-    swap = Permutation({"axes": [1, 0]})
+    q0, q1, sym = reflected([1.0, 1.0], [0.3, 1.5])
+    swap = Permutation({"axes": np.array([1, 0])})
     for name in ("w2", "kl", "reverse-kl"):
         found = align(q1, to=q0, symmetry=sym, objective=name)
         assert found.permutation == swap, name
@@ -127,7 +125,7 @@ def test_kl_against_w2_in_two_dimensions(x64):
     assert reduced.permutation == sym.identity()
     assert reduced.distance_before == reduced.distance_after == 0
     # Off the diagonal the means decide and all four agree.
-    q0, q1, sym = turned([1.0, -1.0], [0.3, 1.5])
+    q0, q1, sym = reflected([1.0, -1.0], [0.3, 1.5])
     for name in ("w2", "kl", "reverse-kl", "kl-reduced"):
         assert align(q1, to=q0, symmetry=sym, objective=name).permutation == swap, name
 
@@ -143,7 +141,7 @@ def test_points_and_posteriors(x64):
     assert by_params.permutation == by_draw.permutation
     assert isinstance(by_draw.posterior, Samples)
     assert by_params.distance_after == pytest.approx(by_draw.distance_after)
-    # The deviations of a point are zero, so w2 scores its mean only.
+    # A point has no standard deviations, so w2 scores its mean only.
     assert align(point, to=to, symmetry=sym).permutation == by_params.permutation
     for posterior in (
         q,
@@ -156,11 +154,11 @@ def test_points_and_posteriors(x64):
 
 
 @pytest.mark.fast
-def test_what_makes_no_sense_is_refused():
+def test_invalid_arguments_are_refused():
     q, to = gaussian(SHAPES, 4), gaussian(SHAPES, 5)
     sym = mlp_symmetry(q.mean)
     with pytest.raises(ValueError, match="no objective 'w3'; use one of w2"):
-        align(q, to=to, symmetry=sym, objective="w3")
+        align(q, to=to, symmetry=sym, objective="w3")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"Mixture.*align_many"):
         align(Mixture((q, to), jnp.array([0.5, 0.5])), to=to, symmetry=sym)
     with pytest.raises(ValueError, match="single point; use 'l2', 'w2' or 'log-density', or"):
@@ -190,9 +188,9 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="give another before it"):
         align(q, to=to, symmetry=sym, starts=("shaken",), key=jax.random.key(0))
     with pytest.raises(ValueError, match="no start 'zero'"):
-        align(q, to=to, symmetry=sym, starts=("zero",))
+        align(q, to=to, symmetry=sym, starts=("zero",))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="no order 'up'"):
-        align(q, to=to, symmetry=sym, order="up")
+        align(q, to=to, symmetry=sym, order="up")  # pyright: ignore[reportArgumentType]
     huge = MeanField(jax.tree.map(lambda m: 1e30 * m, q.mean), q.std)
     with pytest.raises(ValueError, match="group 'hidden_0' hold NaN or infinity"):
         align(huge, to=huge, symmetry=sym)
@@ -203,7 +201,7 @@ def test_what_makes_no_sense_is_refused():
 @pytest.mark.parametrize("field", ["mean", "std"])
 @pytest.mark.parametrize("culprit", ["posterior", "target"])
 def test_a_value_that_is_not_finite_is_found_on_either_side(culprit, field, bad):
-    # Where the other side is zero, too: the two are looked at by their product.
+    # Also where the other side is zero: the two are checked by their product.
     q, to = gaussian(SHAPES, 4), gaussian(SHAPES, 5)
     sym = mlp_symmetry(q.mean)
 
@@ -218,7 +216,7 @@ def test_a_value_that_is_not_finite_is_found_on_either_side(culprit, field, bad)
     for objective in ("w2", "l2"):
         with pytest.raises(ValueError, match=message):
             align(sides["posterior"], to=sides["target"], symmetry=sym, objective=objective)
-    if culprit == "posterior":  # beside a single point, which has no deviations
+    if culprit == "posterior":  # against a point, which has no standard deviations
         with pytest.raises(ValueError, match=message):
             align(sides["posterior"], to=to.mean, symmetry=sym)
 
@@ -236,13 +234,13 @@ def test_a_new_objective_is_one_value(x64):
 
 
 @pytest.mark.fast
-def test_what_was_read_of_a_posterior_is_read_anew_when_it_changes():
+def test_a_cached_posterior_is_read_again_when_it_changes():
     q, to = gaussian(SHAPES, 4), gaussian(SHAPES, 5)
     sym = mlp_symmetry(q.mean)
     first = align(q, to=to, symmetry=sym)
     assert read(to) is read(to)
     assert align(q, to=to, symmetry=sym).score == first.score
-    # A leaf is another array: within the same objects, as a careless user may do it.
+    # Replace a leaf inside the same posterior, as a careless user may.
     to.mean["Dense_0"]["kernel"] = -to.mean["Dense_0"]["kernel"]
     changed = jax.tree.map(jnp.copy, to)
     expected = align(q, to=changed, symmetry=sym).score
@@ -251,15 +249,15 @@ def test_what_was_read_of_a_posterior_is_read_anew_when_it_changes():
     to.std["Dense_1"]["bias"] = to.std["Dense_1"]["bias"].at[0].set(jnp.nan)
     with pytest.raises(ValueError, match="target holds NaN or infinity in leaf 'std/Dense_1/bias'"):
         align(q, to=to, symmetry=sym)
-    # NumPy arrays change where they lie, so they are always read.
+    # NumPy arrays are mutable, so they are always read.
     loose = MeanField(*(jax.tree.map(np.array, tree) for tree in (q.mean, q.std)))
     before = align(loose, to=changed, symmetry=sym).score
     loose.mean["Dense_0"]["kernel"] *= -1
     assert align(loose, to=changed, symmetry=sym).score != before
 
 
-class Pair(NamedTuple):
-    """A posterior of the user's own, of a kind that no weak reference can follow."""
+class Bare(NamedTuple):
+    """A user's own posterior, of a kind without weak references."""
 
     mean: Any
     std: Any
@@ -279,28 +277,28 @@ class Pair(NamedTuple):
 
     def relabel(self, move, move_state=None):
         del move_state
-        return Pair(move(self.mean, 0), move(self.std, 0))
+        return Bare(move(self.mean, 0), move(self.std, 0))
 
 
 @pytest.mark.fast
-def test_posteriors_of_any_kind_and_arrays_that_are_gone():
+def test_posteriors_of_any_kind_and_deleted_arrays():
     q, to = gaussian(SHAPES, 4), gaussian(SHAPES, 5)
     sym = mlp_symmetry(q.mean)
     expected = align(q, to=to, symmetry=sym).score
-    pair = Pair(to.mean, to.std)
-    assert isinstance(pair, Posterior)
-    assert align(q, to=pair, symmetry=sym).score == expected
-    assert isinstance(align(pair, to=q, symmetry=sym).posterior, Pair)
+    bare = Bare(to.mean, to.std)
+    assert isinstance(bare, Posterior)
+    assert align(q, to=bare, symmetry=sym).score == expected
+    assert isinstance(align(bare, to=q, symmetry=sym).posterior, Bare)
     to.mean["Dense_0"]["kernel"].delete()
     with pytest.raises(RuntimeError, match="deleted"):
         align(q, to=to, symmetry=sym)
 
 
 @pytest.mark.fast
-def test_what_was_read_goes_with_its_posterior():
+def test_the_cache_forgets_a_posterior_that_is_gone():
     q = gaussian(SHAPES, 4)
     mark = id(q)
     read(q)
-    assert mark in moments_module._KEPT
+    assert mark in moments_module._CACHE
     del q
-    assert mark not in moments_module._KEPT
+    assert mark not in moments_module._CACHE

@@ -1,4 +1,4 @@
-"""Pairwise alignment: exhaustive optima, the monotone objective, planted permutations."""
+"""Pairwise alignment: exhaustive optima, a score that never decreases, planted permutations."""
 
 from itertools import permutations, product
 
@@ -24,16 +24,17 @@ from onebasin.alignment.descent import Matcher, Orders, Trace
 from onebasin.alignment.objective import OBJECTIVES
 from onebasin.alignment.pairwise import _shaken
 from onebasin.alignment.scores import ScoreTable
+from onebasin.choices import StartName
 from onebasin.posterior import LowRank, MeanField
 from onebasin.symmetry import Permutation, Symmetry, stack
 from onebasin.symmetry.layout import Concat, Fixed, Product, Units
 
-STARTS = ("forward", "identity", "random", "random", "random", "random")
+STARTS: tuple[StartName, ...] = ("forward", "identity", "random", "random", "random", "random")
 
 
-def best_score(problem, sym):
+def best_score(pair, sym):
     """The highest score of all permutations; the last group's are scored by its matrix."""
-    table = ScoreTable(problem, sym.identity())
+    table = ScoreTable(pair, sym.identity())
     *first, last = sym.groups
     if last.quadratic:
         first, last = [*first, last], None
@@ -65,7 +66,7 @@ def test_one_group_is_solved_exactly(x64, width, objective):
 
 
 @pytest.mark.parametrize("start", ["identity", "forward"])
-def test_only_what_a_moved_neighbour_could_have_changed_is_visited_again(x64, monkeypatch, start):
+def test_groups_are_visited_again_only_after_a_neighbour_moved(x64, monkeypatch, start):
     shapes = mlp_shapes((9, 12, 7, 10, 8))
     visits = []
     visit = Matcher._visit
@@ -81,7 +82,7 @@ def test_only_what_a_moved_neighbour_could_have_changed_is_visited_again(x64, mo
         sym = mlp_symmetry(q.mean)
         found = align(q, to=to, symmetry=sym, starts=(start,))
         neighbours = ScoreTable(OBJECTIVES["w2"].features(q, to, sym), sym.identity()).neighbours()
-        # A pass from the input ends at the last group, which is then at its optimum.
+        # A forward pass ends at the last group, which is then at its optimum.
         last = {"hidden_4": -1} if start == "forward" else {}
         for now, (name, _) in enumerate(visits):
             if name in last:
@@ -106,7 +107,7 @@ def share_found(width, seeds, **options):
 
 
 def test_two_coupled_groups(x64, record_property):
-    """Two posteriors that have nothing in common: the hardest case for a local search."""
+    """Two unrelated posteriors: the hardest case for a local search."""
     share = share_found(4, 16, starts=STARTS)
     searched = share_found(4, 16, starts=STARTS, search=FrankWolfe())
     record_property("share of optima found, 2 groups of 4", share)
@@ -117,25 +118,26 @@ def test_two_coupled_groups(x64, record_property):
 
 @pytest.mark.parametrize("order", ["forward", "backward", "alternate", "random"])
 @pytest.mark.parametrize("start", ["identity", "forward", "random"])
-def test_the_objective_never_falls(x64, order, start):
+def test_the_score_never_decreases(x64, order, start):
     shapes = mlp_shapes((12, 9, 15))
     q, to = gaussian(shapes, 0), gaussian(shapes, 1)
     sym = mlp_symmetry(q.mean)
     found = align(q, to=to, symmetry=sym, starts=(start,), order=order, key=jax.random.key(3))
     assert (np.diff(found.trace) > 0).all()
     assert found.converged
-    # The trace is summed up from gains; its end is the score of what was found, made afresh.
+    # The trace is summed from gains; its end must be the score of the permutation, recomputed.
     table = ScoreTable(OBJECTIVES["w2"].features(q, to, sym), found.permutation)
     assert found.trace[-1] == found.score == pytest.approx(table.total(), rel=1e-12)
     if start == "identity":
         assert found.trace[0] == pytest.approx(table.total(sym.identity().indices), rel=1e-12)
-    # And no group can do better while the others stay: certified by its prices.
+    # No group can do better while the others are fixed: its prices certify it.
     matcher = Matcher(table, Trace())
     end = matcher.descend(Orders(), 1)
     assert end.score == pytest.approx(found.score, rel=1e-14)
     for group in sym.groups:
         matrix = table.scores(group.name)
         prices = solve(matrix, certify=True).prices
+        assert prices is not None
         bound = gap(matrix, found.permutation[group.name], prices)
         assert abs(bound) <= 1e-12 * np.abs(matrix).sum()
 
@@ -147,8 +149,8 @@ def test_distance_before_and_after(x64):
     found = align(q, to=to, symmetry=sym)
     assert found.distance_after < found.distance_before
     # W₂² = const − 2 score
-    lies = ScoreTable(OBJECTIVES["w2"].features(q, to, sym), sym.identity()).total()
-    assert found.distance_before - found.distance_after == pytest.approx(2 * (found.score - lies))
+    before = ScoreTable(OBJECTIVES["w2"].features(q, to, sym), sym.identity()).total()
+    assert found.distance_before - found.distance_after == pytest.approx(2 * (found.score - before))
     assert same_tree(found.posterior, sym.act(found.permutation, q))
     assert int(found.transpositions) == sum(found.transpositions.by_group.values())
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 5)))
@@ -170,14 +172,15 @@ def test_starts_are_reported_and_the_best_is_kept(x64):
 
 
 def test_shaken_starts_find_more_than_as_many_random_ones(x64):
-    """Where there are too many optima to hit the best by chance."""
+    """There are too many optima to find the best by chance."""
     shapes = mlp_shapes((40, 40, 40))
-    gains = {"random": [], "shaken": []}
+    gains: dict[StartName, list[float]] = {"random": [], "shaken": []}
     for seed in range(10):
         q, to = gaussian(shapes, seed), gaussian(shapes, 100 + seed)
         sym = mlp_symmetry(q.mean)
         for start, found in gains.items():
-            several = ("auto", *[start] * 6)
+            more: list[StartName] = [start] * 6
+            several = ("auto", *more)
             end = align(q, to=to, symmetry=sym, starts=several, key=jax.random.key(seed))
             assert [s.name for s in end.starts] == list(several)
             assert end.score == max(s.score for s in end.starts)
@@ -194,8 +197,8 @@ def test_a_shaken_permutation_moves_the_share_it_should(size):
     assert np.sum(shaken["units"] != best["units"]) == expected
 
 
-def test_auto_is_the_better_of_the_pass_and_of_where_the_mover_lies(x64):
-    """Where the mover lies counts only if it scores as the pass does: over seeds, both happen."""
+def test_auto_is_the_better_of_the_forward_pass_and_the_identity(x64):
+    """The identity counts only if it scores no worse than the pass; over seeds, both happen."""
     shapes = mlp_shapes((6, 6))
     which = set()
     for seed in range(12):
@@ -207,11 +210,11 @@ def test_auto_is_the_better_of_the_pass_and_of_where_the_mover_lies(x64):
             start: align(q, to=to, symmetry=sym, starts=(start,)).score
             for start in ("forward", "identity")
         }
-        problem = OBJECTIVES["w2"].features(q, to, sym)
-        lies = ScoreTable(problem, sym.identity()).total()
-        passed = Matcher(ScoreTable(problem, sym.identity()), Trace())
+        pair = OBJECTIVES["w2"].features(q, to, sym)
+        identity = ScoreTable(pair, sym.identity()).total()
+        passed = Matcher(ScoreTable(pair, sym.identity()), Trace())
         passed.forward()
-        both = lies >= passed.table.total()
+        both = identity >= passed.table.total()
         which.add(both)
         expected = max(ends.values()) if both else ends["forward"]
         assert align(q, to=to, symmetry=sym).score == pytest.approx(expected, rel=1e-12)
@@ -219,8 +222,8 @@ def test_auto_is_the_better_of_the_pass_and_of_where_the_mover_lies(x64):
 
 
 @pytest.mark.parametrize("objective", ["w2", "l2"])
-def test_a_pass_knows_the_score_of_where_it_ends(x64, objective):
-    """From the matrices it solved, without going over all leaves; where it cannot, it does."""
+def test_a_forward_pass_knows_its_final_score(x64, objective):
+    """From the matrices it solved, without a pass over all leaves, except where it cannot."""
     flat = {"conv": (3, 3, 2, 4), "dense": (4 * 4, 6), "head": (6, 2), "temperature": ()}
     places = {
         "channels": [("conv", 3), ("dense", 0, (4, 1))],
@@ -262,8 +265,8 @@ def test_sweeps_may_run_out():
 
 
 @pytest.mark.fast
-def test_what_lies_aligned_stays(x64):
-    """Draws of one chain are alike: the start must not tear them apart."""
+def test_aligned_posteriors_stay_aligned(x64):
+    """Draws of one chain are similar: the start must not separate them."""
     shapes = mlp_shapes((20, 20))
     to = gaussian(shapes, 0)
     noise = random_like(shapes, 7, 0.02)
@@ -273,7 +276,7 @@ def test_what_lies_aligned_stays(x64):
 
 
 def test_a_group_on_both_axes_of_an_array(x64):
-    """A recurrent layer: planted permutations are found, and no step lowers the objective."""
+    """A recurrent layer: planted permutations are found, and no step lowers the score."""
     for seed in range(4):
         to = gaussian(RECURRENT, seed)
         sym = Symmetry.by_hand(to.mean, RECURRENT_GROUPS)
@@ -282,7 +285,8 @@ def test_a_group_on_both_axes_of_an_array(x64):
         found = align(sym.act(planted, to), to=to, symmetry=sym)
         assert same_tree(found.posterior, to)
         q = gaussian(RECURRENT, seed + 100)
-        starts = ("identity", "forward", *["random"] * 4)
+        random: list[StartName] = ["random"] * 4
+        starts = ("identity", "forward", *random)
         loose = align(q, to=to, symmetry=sym, starts=starts, key=jax.random.key(seed))
         assert (np.diff(loose.trace) > 0).all()
         best = best_score(OBJECTIVES["w2"].features(q, to, sym), sym)
@@ -369,7 +373,7 @@ def test_given_permutation_is_not_changed():
 
 
 @pytest.mark.fast
-def test_what_does_not_belong_to_the_symmetry_is_refused():
+def test_arguments_that_do_not_fit_the_symmetry_are_refused():
     q, to = gaussian(mlp_shapes((6, 5)), 0), gaussian(mlp_shapes((6, 5)), 1)
     sym = mlp_symmetry(q.mean)
     wide = mlp_symmetry(gaussian(mlp_shapes((6, 4)), 0).mean)
@@ -383,11 +387,11 @@ def test_what_does_not_belong_to_the_symmetry_is_refused():
     with pytest.raises(ValueError, match="a stack of them"):
         align(q, to=to, symmetry=sym, starts=(stack([sym.identity()] * 2),))
     with pytest.raises(ValueError, match="there is no start '3'"):
-        align(q, to=to, symmetry=sym, starts=(3,))
+        align(q, to=to, symmetry=sym, starts=(3,))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"search is True; give FrankWolfe\(\)"):
-        align(q, to=to, symmetry=sym, search=True)
+        align(q, to=to, symmetry=sym, search=True)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="a NoneType is not an objective"):
-        align(q, to=to, symmetry=sym, objective=None)
+        align(q, to=to, symmetry=sym, objective=None)  # pyright: ignore[reportArgumentType]
     alone = align(q, to=to, symmetry=sym, starts=sym.identity())
     assert alone.permutation == align(q, to=to, symmetry=sym, starts=("identity",)).permutation
 
@@ -404,7 +408,7 @@ def test_groups_of_no_unit_or_one(widths):
 
 
 def test_groups_that_share_an_axis(x64):
-    """Heads × units on one axis, and groups laid one after another."""
+    """Heads × units on one axis, and concatenated groups."""
     sym = Symmetry(
         {
             "w": (Product((Units("a", 3), Units("b", 4))), Fixed(5)),
@@ -416,8 +420,8 @@ def test_groups_that_share_an_axis(x64):
     shapes = {"w": (12, 5), "u": (9, 6), "v": (3, 2), "t": (6,)}
     for seed in range(5):
         q, to = gaussian(shapes, seed), gaussian(shapes, seed + 10)
-        problem = OBJECTIVES["w2"].features(q, to, sym)
-        table = ScoreTable(problem, sym.random(key=jax.random.key(seed)))
+        pair = OBJECTIVES["w2"].features(q, to, sym)
+        table = ScoreTable(pair, sym.random(key=jax.random.key(seed)))
         for name in ("a", "b", "c", "a", "b"):
             matrix = table.scores(name)
             n = len(matrix)
@@ -430,9 +434,7 @@ def test_groups_that_share_an_axis(x64):
             table.indices[name] = np.roll(table.indices[name], 1)
         found = align(q, to=to, symmetry=sym, starts=STARTS, key=jax.random.key(seed))
         assert (np.diff(found.trace) > 0).all()
-        assert found.score == pytest.approx(
-            ScoreTable(problem, found.permutation).total(), rel=1e-12
-        )
+        assert found.score == pytest.approx(ScoreTable(pair, found.permutation).total(), rel=1e-12)
         planted = sym.random(key=jax.random.key(seed + 1))
         back = align(
             sym.act(planted, to), to=to, symmetry=sym, starts=STARTS, key=jax.random.key(1)

@@ -1,4 +1,4 @@
-"""`compact`: planted posteriors recovered, a likelihood that never falls, ways to rebase."""
+"""`compact`: planted posteriors recovered, a likelihood that never decreases, ways to rebase."""
 
 import jax
 import jax.numpy as jnp
@@ -17,21 +17,23 @@ from alignment_cases import (
 )
 from compact_cases import covariance, draws_of, flat, permuted
 from onebasin.alignment import Activations
+from onebasin.alignment.objective import ObjectiveLike
 from onebasin.compaction import Rebase, compact
 from onebasin.posterior import LowRank, MeanField, Samples
 from onebasin.symmetry import Symmetry, find_symmetry, stack
+from onebasin.trees import stack_trees
 
 SHAPES = mlp_shapes((9, 7))
 
 
 def planted(count, rank, seed=0):
-    """A Gaussian posterior with well separated units, its draws, and the draws mixed up."""
+    """A Gaussian posterior with well separated units, its draws, and the draws permuted."""
     mean = random_like(SHAPES, seed)
     std = jax.tree.map(lambda a: 0.1 + 0.1 * jnp.abs(a), random_like(SHAPES, seed + 1))
     truth = MeanField(mean, std)
     if rank:
         columns = [random_like(SHAPES, seed + 2 + r, scale=0.2) for r in range(rank)]
-        truth = LowRank(mean, std, jax.tree.map(lambda *leaves: jnp.stack(leaves), *columns))
+        truth = LowRank(mean, std, stack_trees(columns))
     draws = Samples(truth.sample(count, key=jax.random.key(seed)))
     symmetry = mlp_symmetry(mean)
     mixed, permutations = permuted(symmetry, draws, seed)
@@ -39,7 +41,7 @@ def planted(count, rank, seed=0):
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_planted_posterior_is_recovered_from_mixed_up_draws(x64, rank):
+def test_a_planted_posterior_is_recovered_from_permuted_draws(x64, rank):
     truth, _, mixed, permutations, symmetry = planted(60, rank)
     found = compact(mixed, symmetry=symmetry, rank=rank)
     assert found.converged
@@ -50,15 +52,15 @@ def test_a_planted_posterior_is_recovered_from_mixed_up_draws(x64, rank):
         assert (frames[name] == common[name]).all()
     expected = symmetry.act(common, truth)
     sigma = covariance(expected)
-    deviation = np.sqrt(np.diag(sigma))
-    error = 4.5 / np.sqrt(60)  # standard errors, as many as the largest of all entries may have
-    assert (np.abs(flat(found.posterior.mean) - flat(expected.mean)) < error * deviation).all()
+    std = np.sqrt(np.diag(sigma))
+    error = 4.5 / np.sqrt(60)  # 4.5 standard errors bound the largest of all entries
+    assert (np.abs(flat(found.posterior.mean) - flat(expected.mean)) < error * std).all()
     difference = np.abs(covariance(found.posterior) - sigma)
-    assert (difference < np.sqrt(2) * error * np.outer(deviation, deviation)).all()
+    assert (difference < np.sqrt(2) * error * np.outer(std, std)).all()
 
 
 @pytest.mark.parametrize(("rank", "rebase"), [(0, "barycentre"), (3, "likelihood")])
-def test_mixed_up_draws_give_the_same_posterior(x64, rank, rebase):
+def test_permuted_draws_give_the_same_posterior(x64, rank, rebase):
     """q_r of permuted draws is q_r of the draws, up to one common permutation."""
     _, draws, mixed, permutations, symmetry = planted(15, 2, seed=5)
     plain = compact(draws, symmetry=symmetry, rank=rank, rebase=rebase)
@@ -72,8 +74,8 @@ def test_mixed_up_draws_give_the_same_posterior(x64, rank, rebase):
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_the_likelihood_never_falls(x64, rank):
-    """Weights of very different spread: the barycentre is not where the likelihood is highest."""
+def test_the_likelihood_never_decreases(x64, rank):
+    """Weights of very different variance: the likelihood is not highest at the barycentre."""
     base = random_like(SHAPES, 0)
     scale = jax.tree.map(lambda a: jnp.exp(1.5 * a), random_like(SHAPES, 1))
     rough = draws_of(25, SHAPES, seed=10)
@@ -89,12 +91,12 @@ def test_the_likelihood_never_falls(x64, rank):
     assert np.mean(density) == pytest.approx(found.log_likelihood, rel=1e-9)
     start = compact(mixed, symmetry=symmetry, rank=rank, rebase="barycentre")
     assert found.log_likelihood > start.log_likelihood
-    as_they_lie = compact(mixed, symmetry=symmetry, rank=rank, rebase="none")
-    assert start.log_likelihood > as_they_lie.log_likelihood
+    unaligned = compact(mixed, symmetry=symmetry, rank=rank, rebase="none")
+    assert start.log_likelihood > unaligned.log_likelihood
 
 
 def test_draws_of_a_chain_stay_together(x64):
-    """Of draws that are mostly noise, a chain's mean shows where it belongs, one draw does not."""
+    """Where draws are mostly noise, the mean of a chain can be matched; a single draw cannot."""
     base = random_like(SHAPES, 0)
     symmetry = mlp_symmetry(base)
     rough = draws_of(60, SHAPES, seed=10)
@@ -115,7 +117,7 @@ def test_draws_of_a_chain_stay_together(x64):
         ("chain", "barycentre"),
         key=lambda way: compact(mixed, symmetry=symmetry, rank=3, rebase=way).trace[0],
     )
-    # Chains of different files are different chains, whatever their numbers.
+    # Chains of different files are different, whatever their numbers.
     parts = [Samples(jax.tree.map(lambda a, c=c: a[chain == c], mixed.draws)) for c in (4, 9, 2)]
     apart = compact(parts, symmetry=symmetry, rebase="chain")
     frames = symmetry.compose(apart.permutations, planted_)
@@ -123,7 +125,7 @@ def test_draws_of_a_chain_stay_together(x64):
         assert (frames[name] == frames[name][0]).all()
 
 
-def test_a_group_that_sits_twice_in_one_array(x64):
+def test_a_group_on_two_axes_of_one_array(x64):
     base = random_like(RECURRENT, 0)
     symmetry = Symmetry.by_hand(base, RECURRENT_GROUPS)
     rough = draws_of(12, RECURRENT, seed=3)
@@ -140,7 +142,11 @@ def test_to_an_anchor_by_weights_and_by_activations(x64):
     mixed, permutations = permuted(symmetry, near)
     x = np.random.default_rng(0).normal(size=(40, 5))
     traced = find_symmetry(relu_mlp, base, x)
-    for objective, own in (("l2", symmetry), (Activations(relu_mlp, x), traced)):
+    ways: list[tuple[ObjectiveLike, Symmetry]] = [
+        ("l2", symmetry),
+        (Activations(relu_mlp, x), traced),
+    ]
+    for objective, own in ways:
         found = compact(mixed, symmetry=own, rebase=Rebase("anchor", anchor=3, objective=objective))
         names = dict(zip([g.name for g in own.groups], permutations, strict=True))
         for name, there in names.items():
@@ -195,10 +201,10 @@ def test_running_statistics_move_with_their_units(x64):
 
 
 @pytest.mark.fast
-def test_what_makes_no_sense_is_refused():
+def test_invalid_arguments_are_refused():
     samples = draws_of(4, SHAPES)
     symmetry = mlp_symmetry(samples.like)
-    with pytest.raises(ValueError, match="one draw has no spread"):
+    with pytest.raises(ValueError, match="one draw has no variance to fit a Gaussian to"):
         compact(draws_of(1, SHAPES), symmetry=symmetry)
     with pytest.raises(ValueError, match=r"rank is 4, and 4 members span only 3 .* at most 3"):
         compact(samples, symmetry=symmetry, rank=4)
@@ -207,8 +213,8 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(
         ValueError, match="no way to rebase 'mean'; choose likelihood, contributions"
     ):
-        compact(samples, symmetry=symmetry, rebase="mean")
-    with pytest.raises(ValueError, match="no draw 4 to be the anchor"):
+        compact(samples, symmetry=symmetry, rebase="mean")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="no draw 4 to be the anchor; give an index below 4"):
         compact(samples, symmetry=symmetry, rebase=Rebase("anchor", anchor=4))
     with pytest.raises(ValueError, match="balance=True needs network and x"):
         compact(samples, symmetry=symmetry, balance=True)

@@ -1,4 +1,6 @@
-"""What looks at outputs: contributions of units, and noise scaled to predict as the draws do."""
+"""Compaction by outputs: contributions of units, and noise scaled to predict as the draws do."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from onebasin.networks import LeNet
 from onebasin.posterior import LowRank, MeanField, Samples
 from onebasin.symmetry import find_scales, find_symmetry, stack
 from onebasin.symmetry.recording import Recorder
+from onebasin.trees import stack_trees
 
 SHAPES = mlp_shapes((9, 7))
 
@@ -39,14 +42,16 @@ def test_contributions_of_a_network_written_out(x64):
     np.testing.assert_allclose(found["Dense_0"], z1[0][:, None] * slope, rtol=1e-12, atol=1e-14)
 
 
-def test_contributions_know_neither_scales_nor_the_order_of_units(x64):
+def test_contributions_ignore_scales_and_the_order_of_units(x64):
     net = LeNet(width=2, num_classes=3)
     x = np.random.default_rng(0).normal(size=(1, 8, 8, 1))
     shapes = jax.eval_shape(net.init, jax.random.key(0), x.astype(np.float32))["params"]
     params = random_like(jax.tree.map(lambda s: s.shape, shapes), 0, scale=0.4)
 
-    def apply(p, x):
-        return net.apply({"params": p}, x)
+    def apply(p, x) -> jax.Array:
+        outputs = net.apply({"params": p}, x)
+        assert isinstance(outputs, jax.Array)
+        return outputs
 
     symmetry = find_symmetry(apply, params, x)
     recorder = Recorder(apply, params, x, symmetry)
@@ -61,8 +66,8 @@ def test_contributions_know_neither_scales_nor_the_order_of_units(x64):
         np.testing.assert_allclose(moved[name], values[p[name]], rtol=1e-9, atol=1e-12)
 
 
-def test_draws_come_together_by_what_their_units_do(x64):
-    """Weights that no input reaches are noise: contributions look through it, weights do not."""
+def test_draws_are_aligned_by_the_contributions_of_their_units(x64):
+    """Weights that no input reaches are noise: contributions ignore them, weights do not."""
     params, x, _ = network()
     rng = np.random.default_rng(0)
     shapes = mlp_shapes((9,), inputs=60)
@@ -84,7 +89,7 @@ def test_draws_come_together_by_what_their_units_do(x64):
         }
         planted.append(symmetry.random(key=jax.random.key(i)))
         members.append(symmetry.act(planted[-1], draw))
-    samples = Samples(jax.tree.map(lambda *leaves: jnp.stack(leaves), *members))
+    samples = Samples(stack_trees(members))
 
     def together(**options):
         found = compact(samples, symmetry=symmetry, **options)
@@ -98,26 +103,29 @@ def test_draws_come_together_by_what_their_units_do(x64):
 
 
 def test_noise_is_scaled_to_predict_as_the_draws_do(x64):
-    """The draws come from a Gaussian with a tenth of the diagonal and a little less of F."""
+    """The draws come from a Gaussian with a tenth of the diagonal variance and 0.8 F."""
     params, x, _ = network()
     std = jax.tree.map(lambda a: 0.8 + 0 * a, params)
     columns = [random_like(SHAPES, 3 + r, scale=0.3) for r in range(2)]
-    wide = LowRank(params, std, jax.tree.map(lambda *leaves: jnp.stack(leaves), *columns))
+    wide = LowRank(params, std, stack_trees(columns))
     truth = LowRank(
         params,
         jax.tree.map(lambda s: s * 0.1**0.5, std),
         jax.tree.map(lambda f: 0.8 * f, wide.factors),
     )
     draws = Samples(truth.sample(150, key=jax.random.key(0)))
-    options = {
-        "to": draws,
-        "network": relu_mlp,
-        "x": x,
-        "key": jax.random.key(1),
-        "num_samples": 150,
-    }
-    tried = {"diagonal": (1.0, 0.1, 0.01), "factors": (1.0, 0.8, 0.5)}
-    found = calibrate(wide, **options, **tried)
+    calibrated = partial(
+        calibrate,
+        to=draws,
+        network=relu_mlp,
+        x=x,
+        key=jax.random.key(1),
+        num_samples=150,
+        diagonal=(1.0, 0.1, 0.01),
+        factors=(1.0, 0.8, 0.5),
+    )
+    found = calibrated(wide)
+    assert isinstance(found.posterior, LowRank)
     assert found.diagonal == 0.1
     assert found.divergence == min(found.tried.values())
     assert found.divergence < 0.3 * found.tried[1.0, 1.0]
@@ -127,20 +135,21 @@ def test_noise_is_scaled_to_predict_as_the_draws_do(x64):
     np.testing.assert_allclose(
         flat(found.posterior.factors, 1), found.factors * flat(wide.factors, 1), rtol=1e-12
     )
-    alone = calibrate(MeanField(params, std), **options, **tried)
+    alone = calibrated(MeanField(params, std))
     assert alone.factors == 1
     assert alone.divergence == min(alone.tried.values())
 
 
 @pytest.mark.parametrize("rank", [2, 9])
 def test_factors_that_carry_the_variance_of_the_outputs(x64, rank):
-    """Draws close together, where the network is linear in them: every output's variance summed."""
+    """Similar draws, in which the network is linear: the total variance of the outputs is kept."""
     params, x, symmetry = network()
     rng = np.random.default_rng(0)
     near = [jax.tree.map(lambda a: a + 1e-5 * rng.normal(size=a.shape), params) for _ in range(10)]
-    samples = Samples(jax.tree.map(lambda *leaves: jnp.stack(leaves), *near))
+    samples = Samples(stack_trees(near))
     options = {"rebase": "none", "fit": "outputs", "network": relu_mlp, "x": x}
     found = compact(samples, symmetry=symmetry, rank=rank, **options)
+    assert isinstance(found.posterior, LowRank)
     outputs = jax.vmap(lambda p: relu_mlp(p, x))(samples.draws)
     _, slopes = jax.vmap(lambda f: jax.jvp(lambda p: relu_mlp(p, x), (params,), (f,)))(
         found.posterior.factors

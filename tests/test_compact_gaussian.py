@@ -1,4 +1,4 @@
-"""The Gaussian that is fitted: closed forms, dense oracles, EM that never falls, streaming."""
+"""The fitted Gaussian: closed forms, dense references, EM that never decreases, streaming."""
 
 import jax
 import jax.numpy as jnp
@@ -8,20 +8,23 @@ from scipy.stats import multivariate_normal
 
 from alignment_cases import gaussian, mlp_shapes, mlp_symmetry, random_like
 from compact_cases import covariance, draws_of, flat, permuted
-from onebasin.alignment import aligned_members as frame_module
+from onebasin.alignment import aligned_members as aligned_module
 from onebasin.alignment.aligned_members import AlignedMembers
 from onebasin.alignment.gaussian_fit import GaussianFit
 from onebasin.alignment.members import Members
 from onebasin.compaction import compact
 from onebasin.posterior import LowRank, MeanField, Samples
+from onebasin.trees import stack_trees
 
 SHAPES = mlp_shapes((4, 3), inputs=2, outputs=2)
 
 
 def fit_of(samples, rank, floor=1e-3, indices=None):
     symmetry = mlp_symmetry(samples.like)
-    still = [dict(symmetry.identity().indices) for _ in range(samples.num_draws)]
-    return GaussianFit(AlignedMembers(Members.of(samples), symmetry, indices or still), rank, floor)
+    identity = [dict(symmetry.identity().indices) for _ in range(samples.num_draws)]
+    return GaussianFit(
+        AlignedMembers(Members.of(samples), symmetry, indices or identity), rank, floor
+    )
 
 
 @pytest.mark.fast
@@ -41,14 +44,14 @@ def test_the_likelihood_is_that_of_a_dense_normal(x64, rank):
     samples = draws_of(9, SHAPES)
     found = compact(samples, symmetry=mlp_symmetry(samples.like), rank=rank, rebase="none")
     q = found.posterior
-    dense = multivariate_normal(flat(q.mean), covariance(q))
+    dense = multivariate_normal(flat(q.mean), covariance(q))  # pyright: ignore[reportArgumentType]
     x = flat(samples.draws, 1)
     assert found.log_likelihood == pytest.approx(dense.logpdf(x).mean(), rel=1e-9)
     ours = [float(q.log_prob(samples.draw(i))) for i in range(9)]
     assert np.mean(ours) == pytest.approx(found.log_likelihood, rel=1e-9)
 
 
-def test_em_never_falls_and_ends_where_nothing_can_rise(x64):
+def test_em_never_decreases_and_ends_at_a_stationary_point(x64):
     """At the end the gradient of a dense likelihood vanishes, and marginal variances match."""
     rank = 4
     samples = draws_of(60, SHAPES)
@@ -68,48 +71,46 @@ def test_em_never_falls_and_ends_where_nothing_can_rise(x64):
     )
     sigma, sample = np.diag(variance) + factors.T @ factors, x.T @ x / 60
     inverse = np.linalg.inv(sigma)
-    slope = inverse @ (sample - sigma) @ inverse  # dℓ/dΣ, twice
+    gradient = inverse @ (sample - sigma) @ inverse  # 2 dℓ/dΣ
     free = variance > 1.01 * floors
-    # EM slows down near its end; what is left is far below the slope it started with.
-    assert np.abs(slope @ factors.T).max() < 1e-3
-    assert np.abs(np.diag(slope)[free]).max() < 1e-3
-    assert (np.diag(slope)[~free] < 1e-3).all()
+    # EM converges slowly; what remains is far below the initial gradient.
+    assert np.abs(gradient @ factors.T).max() < 1e-3
+    assert np.abs(np.diag(gradient)[free]).max() < 1e-3
+    assert (np.diag(gradient)[~free] < 1e-3).all()
     np.testing.assert_allclose(np.diag(sigma)[free], np.diag(sample)[free], rtol=1e-3)
 
 
 def test_a_planted_factor_model_is_recovered(x64):
-    """600 draws of a rank-2 Gaussian: mean, deviations and covariance within sampling error."""
+    """600 draws of a rank-2 Gaussian: mean, std and covariance within sampling error."""
     truth = LowRank(
         random_like(SHAPES, 0),
         jax.tree.map(lambda a: 0.3 + 0.2 * jnp.abs(a), random_like(SHAPES, 1)),
-        jax.tree.map(
-            lambda *leaves: jnp.stack(leaves), random_like(SHAPES, 2), random_like(SHAPES, 3)
-        ),
+        stack_trees([random_like(SHAPES, 2), random_like(SHAPES, 3)]),
     )
     count = 600
     samples = Samples(truth.sample(count, key=jax.random.key(0)))
     q = compact(samples, symmetry=mlp_symmetry(samples.like), rank=2, rebase="none").posterior
     sigma, found = covariance(truth), covariance(q)
-    deviation = np.sqrt(np.diag(sigma))
+    std = np.sqrt(np.diag(sigma))
     # Standard errors: σ/√n of a mean, about √2 σ²/√n at most of an entry of a covariance.
     error = 4.5 / np.sqrt(count)
-    assert (np.abs(flat(q.mean) - flat(truth.mean)) < error * deviation).all()
-    assert (np.abs(found - sigma) < np.sqrt(2) * error * np.outer(deviation, deviation)).all()
+    assert (np.abs(flat(q.mean) - flat(truth.mean)) < error * std).all()
+    assert (np.abs(found - sigma) < np.sqrt(2) * error * np.outer(std, std)).all()
     np.testing.assert_allclose(flat(q.std), flat(truth.std), rtol=0.15)
 
 
-def test_blocks_do_not_matter(x64, monkeypatch):
+def test_the_block_size_does_not_matter(x64, monkeypatch):
     samples = draws_of(11, SHAPES)
     symmetry = mlp_symmetry(samples.like)
     mixed, _ = permuted(symmetry, samples)
     whole = compact(mixed, symmetry=symmetry, rank=3)
-    monkeypatch.setattr(frame_module, "BLOCK_BYTES", 8 * 11 * 3)
+    monkeypatch.setattr(aligned_module, "BLOCK_BYTES", 8 * 11 * 3)
     small = compact(mixed, symmetry=symmetry, rank=3)
     assert small.permutations == whole.permutations
     np.testing.assert_allclose(covariance(small.posterior), covariance(whole.posterior), atol=1e-9)
 
 
-def test_draws_in_a_file_and_in_parts_are_as_good_as_in_memory(tmp_path, x64):
+def test_draws_from_a_file_and_in_parts_give_the_same_posterior(tmp_path, x64):
     samples = draws_of(10, SHAPES)
     symmetry = mlp_symmetry(samples.like)
     mapped = []
@@ -143,7 +144,7 @@ def test_posteriors_are_moment_matched(x64):
     np.testing.assert_allclose(flat(q.std) ** 2, (stds**2).mean(0) + means.var(0), rtol=1e-12)
 
 
-def test_posteriors_with_a_low_rank_part_stand_for_all_their_draws(x64):
+def test_posteriors_represent_all_their_draws(x64):
     """Moments in, or many draws of each member: the same Gaussian, and the same likelihood."""
     means = [random_like(SHAPES, seed) for seed in range(4)]
     members = [
@@ -157,10 +158,10 @@ def test_posteriors_with_a_low_rank_part_stand_for_all_their_draws(x64):
         *(m.sample(300, key=jax.random.key(i)) for i, m in enumerate(members)),
     )
     by_draws = compact(Samples(many), symmetry=symmetry, rank=2, rebase="none")
-    deviation = np.sqrt(np.diag(covariance(found.posterior)))
+    std = np.sqrt(np.diag(covariance(found.posterior)))
     error = 5 / np.sqrt(300)  # each member's mean is known to 0.4/√300
     difference = covariance(found.posterior) - covariance(by_draws.posterior)
-    assert (np.abs(difference) < error * np.outer(deviation, deviation)).all()
+    assert (np.abs(difference) < error * np.outer(std, std)).all()
     assert found.log_likelihood == pytest.approx(by_draws.log_likelihood, rel=0.01)
     means = np.stack([flat(m.mean) for m in members])
     total = np.mean([flat(m.std) ** 2 for m in members], axis=0) + means.var(0)

@@ -1,6 +1,6 @@
 """Matching units by what they compute on data: activations as features."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
@@ -17,7 +17,7 @@ from onebasin.symmetry import Symmetry
 from onebasin.symmetry.recording import record
 from onebasin.trees import PyTree, take_entry, with_leaves
 
-Record = Callable[[PyTree, PyTree, Symmetry, PyTree | None], dict[str, ArrayLike]]
+Record = Callable[[PyTree, PyTree, Symmetry, PyTree | None], Mapping[str, ArrayLike]]
 
 
 @dataclass(frozen=True)

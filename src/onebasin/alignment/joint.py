@@ -3,9 +3,9 @@
 There is no reference: every member is aligned to the barycentre of the others, in turn, until no
 member moves. Each member has one permutation into the common frame, so alignments compose: from i
 to j to k is the same as from i to k. For features that are the same on both sides (w2, l2), the
-dispersion (1/n) (Σᵢ ‖fᵢ‖² − ‖Σᵢ Pᵢfᵢ‖² / n) decreases with every step. From the identity it hardly
-decreases, since unaligned members are close to a local optimum. So all members are first aligned to
-one of them, the anchor, to which the others come closest.
+dispersion (1/n) (Σᵢ ‖fᵢ‖² − ‖Σᵢ Pᵢfᵢ‖² / n) decreases with every step. From the identity it ends in
+a worse local optimum, since the mean of unaligned members blurs their units. So all members are
+first aligned to one of them, the anchor, to which the others come closest.
 
 `log-density` then alternates between fitting one factorised Gaussian to all members and moving each
 of them to where the Gaussian is highest: both steps raise the mean log-density.
