@@ -9,7 +9,6 @@ import numpy as np
 from onebasin.inference.full_batch import chunked
 from onebasin.inference.methods import HMC, NUTS
 from onebasin.inference.program import DrawPlan, Info, Program, seconds_per_step
-from onebasin.posterior import Samples
 from onebasin.problem import Problem
 from onebasin.trees import PyTree, num_parameters
 
@@ -24,12 +23,6 @@ def chain_program(
     gradients_per_step: int = 1,
 ) -> Program:
     """One replica per chain; a state has the fields `chain` and `records`."""
-
-    def finish(states: PyTree, draws: Samples | None) -> Samples:
-        del states
-        assert draws is not None
-        return draws
-
     gradient_flops = 3 * problem.flops * problem.num_examples
     gradient_seconds = seconds_per_step(gradient_flops, 2 * num_parameters(problem.shapes))
     return Program(
@@ -40,7 +33,6 @@ def chain_program(
         reports=("loss", "transitions", "acceptance", "divergences", "step_size"),
         init=init,
         step=step,
-        finish=finish,
         seconds_per_step=gradients_per_step * gradient_seconds,
         likely_cause="starting weights on which the network overflows",
         draws=DrawPlan(

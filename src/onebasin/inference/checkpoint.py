@@ -53,17 +53,11 @@ class Checkpoint:
 
 
 def write_checkpoint(
-    path: Path,
-    *,
-    step: int,
-    config: dict[str, Any],
-    history: list[dict[str, Any]],
-    states: PyTree,
-    records: Mapping[str, np.ndarray],
+    path: Path, body: dict[str, Any], states: PyTree, records: Mapping[str, np.ndarray]
 ) -> None:
+    """Write a checkpoint; `body` has the step, config and history."""
     tensors = {f"state/{name}": leaf for name, leaf in leaves_by_path(states).items()}
     tensors |= {f"record/{name}": array for name, array in records.items()}
-    body = {"step": step, "config": config, "history": history}
     header = {"format": FORMAT, "version": VERSION, "body": to_json(body, "checkpoint")}
     write_tensors(path, tensors, header)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from onebasin.inference.checkpoint import Checkpoint, CheckpointError, settings_of
 from onebasin.inference.files import Files
-from onebasin.inference.program import DrawPlan
+from onebasin.inference.program import Program
 from onebasin.posterior import Samples
 from onebasin.posterior.files import describe_samples, header_text
 from onebasin.tensor_files import GrowingFile
@@ -79,10 +79,12 @@ class DrawStore:
 
 
 def open_stores(
-    files: Files, shapes: PyTree, chains: int, plan: DrawPlan, saved: Checkpoint | None
+    files: Files, shapes: PyTree, program: Program, saved: Checkpoint | None
 ) -> list[DrawStore]:
-    """One store per run; on resuming, with the draws up to the checkpoint."""
-    stores = []
+    """One store per run, if there are draws; on resuming, with those up to the checkpoint."""
+    if program.draws is None:
+        return []
+    stores, chains, per_chain = [], program.replicas, program.draws.per_replica
     for run in range(files.runs or 1):
         path = files.draws(run)
         if path is not None and saved is None:
@@ -90,9 +92,9 @@ def open_stores(
         elif path is not None and saved is not None:
             _recover(path, files, run, saved)
             before = saved.config["method"]["draws"]
-            if before < plan.per_replica:
-                grow_file(path, shapes, chains, before, plan.per_replica)
-        stores.append(DrawStore(shapes, chains, plan.per_replica, path))
+            if before < per_chain:
+                grow_file(path, shapes, chains, before, per_chain)
+        stores.append(DrawStore(shapes, chains, per_chain, path))
     return stores
 
 

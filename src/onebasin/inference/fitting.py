@@ -11,17 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.inference import hmc, map_estimate, nuts, vi
-from onebasin.inference.checkpoint import (
-    Checkpoint,
-    check_same_fit,
-    read_checkpoint,
-    settings_of,
-    write_checkpoint,
-)
+from onebasin.inference.checkpoint import check_same_fit, read_checkpoint, write_checkpoint
 from onebasin.inference.diagnostics import chain_statistics
 from onebasin.inference.draws import open_stores
 from onebasin.inference.files import Files
-from onebasin.inference.history import HistoryFile, figures_of
+from onebasin.inference.history import figures_of, write_rows
 from onebasin.inference.loop import ChunkReport, CompiledLoop, compile_loop, default_chunk
 from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method, SampleMethod, to_config
 from onebasin.inference.program import Program
@@ -44,8 +38,7 @@ BUILDERS: dict[type[Method], Callable[[Problem, Any], Program]] = {
 
 
 class NonFiniteLossError(ValueError):
-    """The loss of a fit is not finite; the message names the step, the likely cause and what is
-    saved."""
+    """The loss is not finite; the message names the step, the likely cause and what is saved."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,8 +137,7 @@ def fit(
       progress: "auto" (a bar on a terminal or in a notebook, else plain lines), "bar", "plain",
         "silent", or a function of (what, done, total).
       history: file of the history, one JSON object per line.
-      chunk_steps: steps between updates of the progress, and between checks for Ctrl-C; by default
-        about a second's.
+      chunk_steps: steps between progress updates and checks for Ctrl-C; by default about 1 s.
 
     Returns:
       The posterior with its history and statistics; a list with `runs`.
@@ -217,12 +209,11 @@ class _Fit:
         self.step, self.saved_step = 0, None
         self.history: list[dict[str, Any]] = []
         self.records: dict[str, np.ndarray] = {}
-        saved = self._read_checkpoint() if self.resume else None
-        self.stores = (
-            []
-            if program.draws is None
-            else open_stores(self.files, shapes, program.replicas, program.draws, saved)
-        )
+        saved, path = None, self.files.checkpoint
+        if self.resume and path is not None and path.exists():
+            saved = read_checkpoint(path)
+            check_same_fit(saved.config, self.config, str(path), longer=True)
+        self.stores = open_stores(self.files, shapes, program, saved)
         if saved is None:
             self.states = self.replicas.initial_states(program, self.keys, self.data)
         else:
@@ -234,22 +225,11 @@ class _Fit:
         self.chunk_length = min(self.chunk_steps or default, program.steps)
 
     def _replica_keys(self) -> jax.Array:
-        runs, count = self.files.runs, self.program.replicas
-        keys = (
-            [self.key] if runs is None else [jax.random.fold_in(self.key, r) for r in range(runs)]
-        )
+        runs, fold_in = self.files.runs, jax.random.fold_in
+        keys = [self.key] if runs is None else [fold_in(self.key, run) for run in range(runs)]
         if not self.program.uses_run_key:
-            keys = [jax.random.fold_in(key, replica) for key in keys for replica in range(count)]
+            keys = [fold_in(key, i) for key in keys for i in range(self.program.replicas)]
         return jnp.stack(keys)
-
-    def _read_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint of this fit, if there is one."""
-        path = self.files.checkpoint
-        if path is None or not path.exists():
-            return None
-        saved = read_checkpoint(path)
-        check_same_fit(saved.config, self.config, str(path), longer=True)
-        return saved
 
     def run(self, report: Reporter, interval: float) -> list[FitResult[Any]]:
         first_step, began, steps = self.step, time.perf_counter(), self.program.steps
@@ -258,24 +238,22 @@ class _Fit:
         loop = compile_loop(
             self.program, self.replicas, self.states, self.keys, self.data, self.chunk_length
         )
-        history = HistoryFile(self.files.history, self.history)
+        # The rows after the checkpoint are dropped from the file: they will be written again.
+        write_rows(self.files.history, self.history, "w")
         saved_at = time.monotonic()
-        try:
-            with StopRequest() as stop:
-                while self.step < steps:
-                    row = self._run_chunk(loop)
-                    self.history.append(row)
-                    history.write(row)
-                    report(what, self.step, steps, figures_of(row))
-                    if self.step == steps:
-                        break
-                    if stop.signal is not None:
-                        self._stop(stop.signal)
-                    if time.monotonic() - saved_at >= interval:
-                        self._save()
-                        saved_at = time.monotonic()
-        finally:
-            history.close()
+        with StopRequest() as stop:
+            while self.step < steps:
+                row = self._run_chunk(loop)
+                self.history.append(row)
+                write_rows(self.files.history, [row], "a")
+                report(what, self.step, steps, figures_of(row))
+                if self.step == steps:
+                    break
+                if stop.signal is not None:
+                    self._stop(stop.signal)
+                if time.monotonic() - saved_at >= interval:
+                    self._save()
+                    saved_at = time.monotonic()
         stats = {
             "seconds": time.perf_counter() - began,
             "compile_seconds": loop.compile_seconds,
@@ -351,14 +329,9 @@ class _Fit:
             return
         for store in self.stores:
             store.flush()
-        write_checkpoint(
-            self.files.checkpoint,
-            step=self.step,
-            config=self.config,
-            history=self.history,
-            states=self.replicas.to_host(self.states),
-            records=self.records,
-        )
+        body = {"step": self.step, "config": self.config, "history": self.history}
+        states = self.replicas.to_host(self.states)
+        write_checkpoint(self.files.checkpoint, body, states, self.records)
         self.saved_step = self.step
 
     def _stop(self, signal: int) -> NoReturn:
@@ -374,17 +347,17 @@ class _Fit:
 
     def _finish(self, stats: dict[str, Any]) -> list[FitResult[Any]]:
         states = self.replicas.to_host(self.states)
-        results = []
-        outs = self.files.outs()
+        results, outs = [], self.files.outs()
         for run in range(self.runs):
             own = slice(run * self.program.replicas, (run + 1) * self.program.replicas)
-            draws = self.stores[run].samples() if self.stores else None
-            posterior = self.program.finish(take_entry(states, own), draws)
-            history = [_row_of(row, own) for row in self.history]
             run_stats = dict(stats)
-            if draws is not None:
+            if self.program.finish is not None:
+                posterior = self.program.finish(take_entry(states, own))
+            else:
+                posterior = self.stores[run].samples()
                 records = {name: values[own] for name, values in self.records.items()}
-                run_stats |= chain_statistics(self.problem, draws, records)
+                run_stats |= chain_statistics(self.problem, posterior, records)
+            history = [_row_of(row, own) for row in self.history]
             path = outs[run] if outs else None
             if path is not None:
                 network = self.problem.network
@@ -414,7 +387,7 @@ def _finished_results(
     results = []
     for path in outs:
         provenance = read_header(path).provenance
-        check_same_fit(settings_of(path), config, str(path))
+        check_same_fit(provenance.get("fit", {}), config, str(path))
         posterior = load(path, like=problem.shapes)
         results.append(FitResult(posterior, [], provenance["stats"], problem, method, path))
     return results

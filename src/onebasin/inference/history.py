@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,34 +13,16 @@ def figures_of(row: dict[str, Any]) -> str:
     A row in which no transition ended (trajectories can be longer than a chunk) says nothing of
     transitions.
     """
-    words = []
     omitted = {"step", "seconds"}
     if not np.any(row.get("transitions", 1)):
         omitted |= {"transitions", "acceptance", "divergences"}
-    for name, value in row.items():
-        if name in omitted:
-            continue
-        mean = float(np.mean(value))
-        words.append(f"accuracy {100 * mean:.2f}%" if name == "accuracy" else f"{name} {mean:.4g}")
-    return "  ".join(words)
+    means = {name: float(np.mean(value)) for name, value in row.items() if name not in omitted}
+    text = lambda name, mean: f"{100 * mean:.2f}%" if name == "accuracy" else f"{mean:.4g}"
+    return "  ".join(f"{name} {text(name, mean)}" for name, mean in means.items())
 
 
-class HistoryFile:
-    """Rows as JSON lines, flushed one at a time; `rows` are those up to the checkpoint."""
-
-    def __init__(self, path: Path | None, rows: list[dict[str, Any]]) -> None:
-        self.file: TextIO | None = None
-        if path is not None:
-            # Later rows of an interrupted fit are dropped: they will be written again.
-            self.file = open(path, "w", encoding="utf-8")  # noqa: SIM115
-            for row in rows:
-                self.write(row)
-
-    def write(self, row: dict[str, Any]) -> None:
-        if self.file is not None:
-            self.file.write(json.dumps(row) + "\n")
-            self.file.flush()
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
+def write_rows(path: Path | None, rows: list[dict[str, Any]], mode: Literal["w", "a"]) -> None:
+    """Write rows as JSON lines to a new file, or append them; nothing without a path."""
+    if path is not None:
+        with open(path, mode, encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)

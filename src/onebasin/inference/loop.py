@@ -7,7 +7,6 @@ collects the draws of its steps.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -30,8 +29,7 @@ class ChunkReport(NamedTuple):
     draws: PyTree | None  # [replicas, slots, ...]
 
 
-@dataclass(frozen=True)
-class CompiledLoop:
+class CompiledLoop(NamedTuple):
     """A compiled chunk: `run(states, keys, data, start, stop)`."""
 
     run: Callable[..., tuple[PyTree, ChunkReport]]
@@ -50,15 +48,11 @@ def default_chunk(program: Program, replicas: Replicas, shapes: PyTree) -> int:
 
 
 def compile_loop(
-    program: Program,
-    replicas: Replicas,
-    states: PyTree,
-    keys: jax.Array,
-    data: PyTree,
-    chunk_steps: int,
+    program: Program, replicas: Replicas, states: PyTree, keys: jax.Array, data: PyTree, steps: int
 ) -> CompiledLoop:
+    """Compile a chunk of at most `steps` steps."""
     began = time.perf_counter()
-    slots = 0 if program.draws is None else chunk_steps // program.draws.every + 1
+    slots = 0 if program.draws is None else steps // program.draws.every + 1
     chunk = replicas.on_devices(_chunk(program, replicas, slots), (0, 0, None, None, None))
     t = np.int32(0)
     compiled = jax.jit(chunk, donate_argnums=0).lower(states, keys, data, t, t).compile()

@@ -44,8 +44,7 @@ def build(problem: Problem, method: MAP | Ensemble) -> Program:
         update, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
         return MAPState(descend(state.params, update, learning_rate(t)), optimiser_state), info
 
-    def finish(states: MAPState, draws: Samples | None) -> Samples:
-        del draws
+    def finish(states: MAPState) -> Samples:
         return Samples(states.params, jnp.arange(members, dtype=jnp.int32))
 
     flops = 3 * problem.flops * batches.size

@@ -6,25 +6,17 @@ Importing this module does not import JAX, so the command line prints its help a
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 OptimiserName: TypeAlias = Literal["adam", "sgd"]
 ScheduleName: TypeAlias = Literal["cosine", "constant", "linear", "exponential"]
 
 
-class _Rule(NamedTuple):
-    holds: Callable[[Any], bool]
-    text: str
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-COUNT = _Rule(lambda v: _is_integer(v) and v >= 1, "a whole number ≥ 1")
-COUNT_OR_ZERO = _Rule(lambda v: _is_integer(v) and v >= 0, "a whole number ≥ 0")
-POSITIVE = _Rule(lambda v: isinstance(v, int | float) and 0 < v < math.inf, "a positive number")
-FRACTION = _Rule(lambda v: isinstance(v, int | float) and 0 <= v < 1, "at least 0 and below 1")
+_Rule: TypeAlias = tuple[Callable[[Any], bool], str]
+COUNT: _Rule = (lambda v: type(v) is int and v >= 1, "a whole number ≥ 1")
+COUNT_OR_ZERO: _Rule = (lambda v: type(v) is int and v >= 0, "a whole number ≥ 0")
+POSITIVE: _Rule = (lambda v: isinstance(v, int | float) and 0 < v < math.inf, "a positive number")
+FRACTION: _Rule = (lambda v: isinstance(v, int | float) and 0 <= v < 1, "at least 0 and below 1")
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,8 +34,9 @@ class _Options:
             self._check_value(rule, name, getattr(self, name))
 
     def _check_value(self, rule: _Rule, name: str, value: object) -> None:
-        if not rule.holds(value):
-            raise ValueError(f"{name} of {type(self).__name__} must be {rule.text}, got {value!r}")
+        holds, text = rule
+        if not holds(value):
+            raise ValueError(f"{name} of {type(self).__name__} must be {text}, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import jax
 import numpy as np
 
-from onebasin.posterior import Posterior, Samples
+from onebasin.posterior import Posterior
 from onebasin.trees import PyTree
 
 Info: TypeAlias = dict[str, jax.Array]
@@ -49,8 +49,9 @@ class Program:
     `init(key, data)` returns the state of a replica; `step(state, key, t, data)` returns the next
     state and the scalars named in `reports`, of which "loss" must stay finite. The state is what
     the next step needs and what a checkpoint holds; all else follows from (key, t). `finish` turns
-    the states of the replicas of one run, or their draws, into a posterior. `summarise` turns the
-    sums of the reported scalars over a chunk into a row of the history.
+    the last states of the replicas of one run into a posterior; without it the draws are the
+    posterior. `summarise` turns the sums of the reported scalars over a chunk into a row of the
+    history.
     """
 
     replicas: int
@@ -60,9 +61,9 @@ class Program:
     reports: tuple[str, ...]
     init: Callable[[jax.Array, PyTree], PyTree]
     step: Callable[[PyTree, jax.Array, jax.Array, PyTree], tuple[PyTree, Info]]
-    finish: Callable[[PyTree, Samples | None], Posterior]
     seconds_per_step: float
     likely_cause: str
+    finish: Callable[[PyTree], Posterior] | None = None
     steps_per_epoch: int | None = None
     draws: DrawPlan | None = None
     summarise: Summary = mean_per_step

@@ -6,8 +6,7 @@ device, on ⌈count/k⌉ devices. Padding repeats the last replica and is droppe
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from onebasin.inference.program import Program
 from onebasin.trees import PyTree, add_axis, take_entry
 
+Function: TypeAlias = Callable[..., PyTree]
+Axes: TypeAlias = tuple[int | None, ...]
 AXIS = "replicas"
 SLOW_STEP = 2e-3  # seconds
 
@@ -51,45 +52,34 @@ class Replicas:
     def place(self, tree: PyTree) -> PyTree:
         """A tree with a leading axis of replicas, padded and split over the devices."""
         picks = np.minimum(np.arange(self.padded), self.count - 1)
-        return jax.device_put(
-            take_entry(tree, picks), NamedSharding(self.mesh, PartitionSpec(AXIS))
-        )
+        split = NamedSharding(self.mesh, PartitionSpec(AXIS))
+        return jax.device_put(take_entry(tree, picks), split)
 
     def copy_to_all(self, data: PyTree) -> PyTree:
         """A tree with a copy on every device."""
         return jax.device_put(data, NamedSharding(self.mesh, PartitionSpec()))
 
-    def on_one_device(
-        self, function: Callable[..., PyTree], in_axes: tuple[int | None, ...]
-    ) -> Callable[..., PyTree]:
+    def on_one_device(self, function: Function, in_axes: Axes) -> Function:
         """The function over the replicas of one device, in the manner of `jax.vmap`.
 
         XLA uses slower kernels for batched operations, so a single replica has no batch axis. On a
         CPU the same holds for large matrix products of several replicas: a batch of them takes a
         fifth longer than one after the other, each of which uses all cores. Hence `sequential`.
         """
-        if self.per_device > 1 and self.sequential:
-            return partial(_one_after_another, function, in_axes)
-        if self.per_device > 1:
-            return jax.vmap(function, in_axes=in_axes)
 
-        def alone(*args: PyTree) -> PyTree:
-            own = [
-                arg if axis is None else take_entry(arg, 0)
-                for arg, axis in zip(args, in_axes, strict=True)
-            ]
-            return add_axis(jax.tree.map(jnp.asarray, function(*own)))
+        def one(index: int | jax.Array, args: tuple[PyTree, ...]) -> PyTree:
+            paired = zip(args, in_axes, strict=True)
+            return function(*(a if axis is None else take_entry(a, index) for a, axis in paired))
 
-        return alone
+        if self.per_device == 1:
+            return lambda *args: add_axis(jax.tree.map(jnp.asarray, one(0, args)))
+        if self.sequential:
+            places = jnp.arange(self.per_device)
+            return lambda *args: jax.lax.map(lambda place: one(place, args), places)
+        return jax.vmap(function, in_axes=in_axes)
 
-    def on_devices(
-        self, function: Callable[..., PyTree], in_axes: tuple[int | None, ...]
-    ) -> Callable[..., Any]:
-        """The function on every device, with the replicas of that device.
-
-        Arguments with an axis in `in_axes` have a leading axis of replicas, and so has every
-        result.
-        """
+    def on_devices(self, function: Function, in_axes: Axes) -> Function:
+        """The function on every device; arguments with an axis in `in_axes` are split over them."""
         return jax.shard_map(
             function,
             mesh=self.mesh,
@@ -100,22 +90,9 @@ class Replicas:
 
     def initial_states(self, program: Program, keys: jax.Array, data: PyTree) -> PyTree:
         """The states of all replicas before the first step."""
-        axes = (0, None)
-        init = self.on_devices(self.on_one_device(program.init, axes), axes)
-        return jax.jit(init)(keys, data)
+        init = self.on_one_device(program.init, (0, None))
+        return jax.jit(self.on_devices(init, (0, None)))(keys, data)
 
     def to_host(self, tree: PyTree) -> PyTree:
         """Host copies of all replicas without the padding."""
         return jax.tree.map(lambda leaf: np.asarray(leaf)[: self.count], tree)
-
-
-def _one_after_another(
-    function: Callable[..., PyTree], in_axes: tuple[int | None, ...], *args: PyTree
-) -> PyTree:
-    def one(own: list[PyTree]) -> PyTree:
-        mine = iter(own)
-        return function(
-            *(arg if axis is None else next(mine) for arg, axis in zip(args, in_axes, strict=True))
-        )
-
-    return jax.lax.map(one, [a for a, axis in zip(args, in_axes, strict=True) if axis is not None])

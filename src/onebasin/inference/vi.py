@@ -32,7 +32,7 @@ from onebasin.inference.noise import fast_normal_like
 from onebasin.inference.optimisers import descend, direction, last_direction
 from onebasin.inference.program import Info, Program, seconds_per_step
 from onebasin.keys import subkey
-from onebasin.posterior import MeanField, Samples
+from onebasin.posterior import MeanField
 from onebasin.problem import Batch, Problem
 from onebasin.trees import PyTree, num_parameters, take_entry, tree_dot
 
@@ -76,8 +76,7 @@ def build(problem: Problem, method: VI) -> Program:
         info, gradient = elbo_gradient(problem, method, params, parts, key=noise_key)
         return VIState(params, optimiser.update(gradient, state.optimiser, params)[1]), info
 
-    def finish(states: VIState, draws: Samples | None) -> MeanField:
-        del draws
+    def finish(states: VIState) -> MeanField:
         last = method.epochs * batches.per_epoch - 1
         mean, log_std = params_after(take_entry(states, 0), last)
         return MeanField(mean, jax.tree.map(jnp.exp, log_std))
@@ -135,16 +134,16 @@ def elbo_gradient(
         theta = jax.tree.map(lambda m, r, e: m + jnp.exp(r) * e, *params, noise)
         (loss, aux), plus = gradient_at(theta, parts[0])
         if len(parts) == 1:
-            of_log_std = jax.tree.map(lambda g, t, m: g * (t - m), plus, theta, params.mean)
-            return loss, aux, Variational(plus, of_log_std)
+            log_std = jax.tree.map(lambda g, t, m: g * (t - m), plus, theta, params.mean)
+            return loss, aux, Variational(plus, log_std)
         # The halves must run one after the other: in parallel each would hold its own weights. XLA
         # respects the dependence on 0 × the first loss (on CPU it drops optimisation barriers).
         theta = jax.tree.map(lambda m, t: (2 + 0 * loss) * m - t, params.mean, theta)
         (other_loss, other_aux), minus = gradient_at(theta, parts[1])
-        of_log_std = jax.tree.map(
+        log_std = jax.tree.map(
             lambda p, n, m, t: (p - n) * (m - t), plus, minus, params.mean, theta
         )
-        gradient = Variational(jax.tree.map(jnp.add, plus, minus), of_log_std)
+        gradient = Variational(jax.tree.map(jnp.add, plus, minus), log_std)
         aux = jax.tree.map(lambda a, b: (a + b) / 2, aux, other_aux)
         return loss + other_loss, aux, gradient
 
