@@ -46,7 +46,8 @@ class Activations:
       record: a function of (params, x, symmetry, state) that returns an array [units, observations]
         for each group, in place of tracing the network.
       name: how the objective is called in results and messages.
-      has_barycentre, relinearise: False; not options of activations.
+      has_barycentre: False, since `align_many` does not take activations.
+      relinearise: False, since the features are not a tangent.
     """
 
     network: NetworkLike

@@ -85,10 +85,7 @@ def state_of(posterior: Alignable) -> PyTree | None:
 def checked_moments(
     posterior: Alignable, to: Alignable, symmetry: Symmetry | None = None
 ) -> tuple[Moments, Moments]:
-    """The moments of two posteriors; an error names the leaf where they differ or are not finite.
-
-    With a symmetry, their params must also be those of the symmetry.
-    """
+    """The moments of two finite posteriors of one network, that of the symmetry if it is given."""
     mine, theirs = read(posterior), read(to)
     shapes = _shapes(mine.moments)
     if shapes != _shapes(theirs.moments):
