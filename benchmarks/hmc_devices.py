@@ -1,10 +1,10 @@
-"""Four chains on one device in turn, on two, and on a device each, as the command offers them.
+"""Four HMC chains on one, two and four devices; the `onebasin` command offers four.
 
     python benchmarks/hmc_devices.py [--rounds 3]
 
-How many devices JAX makes of the processor is fixed when it starts, so every figure comes from a
-process of its own; they take turns. The fit is that of `reproduce table1 --preset cpu`, some steps
-of it. Writes results/hmc_devices.json.
+JAX fixes the number of CPU devices when it starts, so every measurement runs in its own process;
+the settings alternate. A measurement is a few steps of the fit of `reproduce table1 --preset cpu`.
+Writes results/hmc_devices.json.
 """
 
 import argparse
@@ -24,12 +24,13 @@ STEPS = 100
 
 
 def milliseconds(data_chunk: int) -> float:
-    """Of one leapfrog step of all four chains, in this process."""
+    """The time of one leapfrog step of all four chains, in this process."""
     chunk = Chunk(problem(CPU.setting), replace(CPU.hmc, data_chunk=data_chunk), STEPS)
     return 1e3 * median(interleaved({"chunk": chunk}, 3)["chunk"]) / STEPS
 
 
-def elsewhere(devices: int, data_chunk: int) -> float:
+def in_new_process(devices: int, data_chunk: int) -> float:
+    """`milliseconds` in a process with this number of devices."""
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     environment["JAX_NUM_CPU_DEVICES"] = str(devices)
     command = [sys.executable, __file__, "--here", str(data_chunk)]
@@ -38,7 +39,7 @@ def elsewhere(devices: int, data_chunk: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--data-chunks", type=int, nargs="+", default=[1000, 3500])
     parser.add_argument("--here", type=int, metavar="DATA_CHUNK", help=argparse.SUPPRESS)
@@ -46,12 +47,12 @@ def main() -> None:
     if options.here is not None:
         print(milliseconds(options.here))
         return
-    ways = [(devices, size) for size in options.data_chunks for devices in DEVICES]
-    taken: dict[tuple[int, int], list[float]] = {way: [] for way in ways}
+    settings = [(devices, size) for size in options.data_chunks for devices in DEVICES]
+    taken: dict[tuple[int, int], list[float]] = {one: [] for one in settings}
     for _ in range(options.rounds):
-        for way in ways:
-            taken[way].append(elsewhere(*way))
-            print(f"{way[0]} devices, chunks of {way[1]}: {taken[way][-1]:.1f} ms", flush=True)
+        for one in settings:
+            taken[one].append(in_new_process(*one))
+            print(f"{one[0]} devices, chunks of {one[1]}: {taken[one][-1]:.1f} ms", flush=True)
     figures = {
         f"chunks of {size}": {
             "milliseconds_per_step": {d: median(taken[d, size]) for d in DEVICES},

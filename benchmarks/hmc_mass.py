@@ -1,14 +1,15 @@
-"""How stiff a network's posterior is where HMC draws from it, for masses of the last layer.
+"""The stiffness of a network's posterior at HMC draws, for several masses of the last layer.
 
     python benchmarks/hmc_mass.py DRAWS.safetensors --data mnist --limit 7000
 
 DRAWS are HMC draws of an MLP (`onebasin fit hmc`, or the fit of `reproduce table1`). With masses M
-the leapfrog integrator is stable for steps below 2/ω, ω² being the largest eigenvalue of
-M^-½ (F/T + 1/v) M^-½ with F the Gauss–Newton matrix of the log likelihood: ω is found at the last
-draw of every chain, for each mass of the last layer's arrays. Writes results/hmc_mass.json.
+the leapfrog integrator is stable for steps below 2/ω, where ω² is the largest eigenvalue of
+M^-½ (F/T + 1/v) M^-½ and F is the Gauss–Newton matrix of the log likelihood. ω is computed at the
+last draw of every chain, for each mass of the last layer's arrays. Writes results/hmc_mass.json.
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -24,13 +25,13 @@ from onebasin.inference.methods import HMC
 from onebasin.networks import from_config
 from onebasin.posterior import load, read_header
 from onebasin.problem import Problem
-from onebasin.trees import leaves_by_path
+from onebasin.trees import PyTree, leaves_by_path
 
 MASSES = (1.0, 4.0, 16.0, 64.0)
 
 
-def curvature(problem, params):
-    """v → (F/T + 1/v₀) v on raveled weights, at one setting of them."""
+def curvature(problem: Problem, params: PyTree) -> tuple[Callable[[jax.Array], jax.Array], int]:
+    """u → (F/T + 1/v) u on raveled weights at `params`, and the number of weights."""
     x = jnp.asarray(problem.x)
     outputs = lambda p: problem.apply(p, x)
     probabilities = jax.nn.softmax(outputs(params))
@@ -40,7 +41,7 @@ def curvature(problem, params):
     )[0]
 
     @jax.jit
-    def times(vector):
+    def times(vector: jax.Array) -> jax.Array:
         _, along = jax.jvp(outputs, (params,), (unravel(vector),))
         mean = (probabilities * along).sum(1, keepdims=True)
         (back,) = jax.vjp(outputs, params)[1](probabilities * (along - mean))
@@ -49,45 +50,50 @@ def curvature(problem, params):
     return times, flat.size
 
 
-def stiffest(times, size, inverse_mass):
-    """The largest frequency, √λ_max."""
+def largest_frequency(
+    times: Callable[[jax.Array], jax.Array], size: int, inverse_mass: np.ndarray
+) -> float:
+    """√λ_max of the curvature, scaled by the masses."""
     root = np.sqrt(inverse_mass)
 
-    def scaled(vector):
+    def scaled(vector: np.ndarray) -> np.ndarray:
         return root * np.asarray(times(jnp.asarray(root * vector.ravel(), jnp.float32)))
 
-    operator = LinearOperator((size, size), matvec=scaled, dtype=np.float64)
+    operator = LinearOperator((size, size), matvec=scaled, dtype=np.float64)  # pyright: ignore[reportCallIssue]
     start = np.random.default_rng(0).normal(size=size)
-    values = eigsh(operator, k=1, v0=start, tol=1e-3, return_eigenvectors=False)
+    values = eigsh(operator, k=1, v0=start, tol=1e-3, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
     return float(np.sqrt(values[0]))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("draws", type=Path)
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--prior-variance", type=float, default=1.0)
     options = parser.parse_args()
     data = load_dataset(options.data, limit=options.limit)
-    net = from_config(read_header(options.draws).network)
+    header = read_header(options.draws)
+    if header.network is None:
+        parser.error(f"{options.draws} does not describe its network; give the draws of an MLP")
+    net = from_config(header.network)
     problem = Problem.from_network(net, data, prior_variance=options.prior_variance)
-    drawn_from = read_header(options.draws).provenance["fit"]["problem"]
-    if drawn_from != problem.fingerprint():
-        parser.error(f"{options.draws} was drawn from other data or another prior; name those")
+    if header.provenance["fit"]["problem"] != problem.fingerprint():
+        parser.error(f"{options.draws} was drawn with other data or another prior; give those")
     samples = load(options.draws, like=problem.shapes)
     last = list(leaves_by_path(problem.shapes))[-1].rpartition("/")[0]
     arrays = [name for name in leaves_by_path(problem.shapes) if name.startswith(f"{last}/")]
     chain = np.asarray(samples.chain)
     ends = [int(np.flatnonzero(chain == c)[-1]) for c in np.unique(chain)]
-    bends = [curvature(problem, samples.draw(i)) for i in ends]
+    curvatures = [curvature(problem, samples.draw(i)) for i in ends]
     found = {}
     for mass in MASSES:
-        inverse = inverse_masses(HMC(masses=dict.fromkeys(arrays, mass)), problem.shapes)
-        found[f"{mass:g}"] = [stiffest(*bend, inverse) for bend in bends]
+        method = HMC(masses=tuple((name, mass) for name in arrays))
+        inverse = inverse_masses(method, problem.shapes)
+        found[f"{mass:g}"] = [largest_frequency(*one, inverse) for one in curvatures]
         print(f"mass {mass:g} of {', '.join(arrays)}: frequencies {np.round(found[f'{mass:g}'])}")
     row = {
-        "network": read_header(options.draws).network,
+        "network": header.network,
         "examples": problem.num_examples,
         "heavy": arrays,
         "frequency": found,

@@ -1,13 +1,14 @@
-"""Speed and memory of the fits, as shares of the machine's own matrix-multiply rate.
+"""Speed and memory of fits, relative to the matrix-multiply rate of the machine.
 
     python benchmarks/inference.py [--parts map vi hmc numpyro] [--rounds 10]
 
-MNIST (the real files), MLP 3×512, batch 500. Every figure is a ratio of times taken in turn within
-one process; the medians over the rounds go to results/inference.json.
+MNIST (the real files), MLP 3×512, batch size 500. The computations alternate within one process,
+and the ratios are medians over the rounds. Writes results/inference.json.
 """
 
 import argparse
 import itertools
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -30,7 +31,7 @@ WIDTHS = (512, 512, 512)
 
 
 def gradient_flops(inputs: int, widths: tuple[int, ...], outputs: int) -> float:
-    """Matrix-product flops of a gradient per example: the input needs no gradient."""
+    """Matrix-product flops of a gradient per example; the input needs no gradient."""
     sizes = (inputs, *widths, outputs)
     products = [2.0 * a * b for a, b in itertools.pairwise(sizes)]
     return 3 * sum(products) - products[0]
@@ -55,12 +56,12 @@ class Chunk:
         self.place += self.steps
 
 
-def numpyro_svi(problem: Problem, steps: int) -> Any:
+def numpyro_svi(problem: Problem, steps: int) -> Callable[[], None]:
     """NumPyro's SVI with AutoNormal on the same network, data and batch, scanned like ours."""
-    import numpyro
-    import numpyro.distributions as dist
-    from numpyro.infer import SVI, Trace_ELBO
-    from numpyro.infer.autoguide import AutoNormal
+    import numpyro  # pyright: ignore[reportMissingImports]
+    import numpyro.distributions as dist  # pyright: ignore[reportMissingImports]
+    from numpyro.infer import SVI, Trace_ELBO  # pyright: ignore[reportMissingImports]
+    from numpyro.infer.autoguide import AutoNormal  # pyright: ignore[reportMissingImports]
 
     x, y = jnp.asarray(problem.x), jnp.asarray(problem.y)
     shapes = problem.shapes
@@ -98,7 +99,7 @@ def numpyro_svi(problem: Problem, steps: int) -> Any:
 
 
 def memory(chunk: Chunk, params: int, activations: int) -> dict[str, float]:
-    """XLA's account against 2× the batch's activations plus 10× the parameters."""
+    """XLA's account relative to 2× the activations of a batch plus 10× the parameters."""
     account = chunk.loop.memory
     state = sum(leaf.nbytes for leaf in jax.tree.leaves(chunk.states))
     allowed = 4 * (2 * activations + 10 * params)
@@ -153,7 +154,7 @@ def main() -> None:
 
 
 def compare(seconds: dict[str, list[float]], rates: list[float], flops: float) -> dict[str, float]:
-    """Ratios within each round, and their median."""
+    """The medians of the ratios within each round."""
     pairs = lambda a, b: median(x / y for x, y in zip(seconds[a], seconds[b], strict=True))
     figures = {}
     if "map" in seconds:
@@ -168,11 +169,16 @@ def compare(seconds: dict[str, list[float]], rates: list[float], flops: float) -
 
 
 def leapfrog(
-    problem: Problem, product: Any, product_flops: float, per_example: float, rounds: int
+    problem: Problem,
+    product: Callable[[], None],
+    product_flops: float,
+    per_example: float,
+    rounds: int,
 ) -> dict[str, Any]:
+    """A leapfrog step on all the data, relative to matrix products."""
     method = HMC(chains=1, leapfrog_steps=4, adapt_step_size=False, step_size=1e-5)
     chunk = Chunk(problem, method, 1)
-    # A leapfrog step takes seconds; the product beside it must last long enough to compare.
+    # A leapfrog step takes seconds, so the matrix product is repeated to last as long.
     many = lambda: [product() for _ in range(20)]
     seconds = interleaved({"matmul": many, "leapfrog": chunk}, max(3, rounds // 2))
     flops = problem.num_examples * per_example

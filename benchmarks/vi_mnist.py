@@ -1,12 +1,12 @@
-"""Variational inference on MNIST, MLP 3×512, batch 500, prior variance 0.01, initial std 0.01.
+"""Variational inference on MNIST: MLP 3×512, batch size 500, prior variance 0.01, initial std 0.01.
 
     python benchmarks/vi_mnist.py --epochs 30 --seeds 0 1 2 [--keep FOLDER]
     python benchmarks/vi_mnist.py --validation 4800 --learning-rate 2e-3
 
 Fits with `onebasin.fit`, then measures the negative ELBO per training example (32 draws) and the
-test accuracy of the predictive (128 draws) and of the mean; appends to results/vi_mnist.json.
-With --validation the last so many training images are held out and stand in for the test images:
-that is how the default learning rates were chosen.
+test accuracy of the predictive (128 draws) and of the mean. Adds to results/vi_mnist.json.
+--validation holds out this many of the last training images and uses them in place of the test
+images; the default learning rates were chosen in this way.
 """
 
 import argparse
@@ -24,23 +24,28 @@ from onebasin.inference.fitting import fit
 from onebasin.inference.methods import VI
 from onebasin.inference.vi import Variational, analytic_kl
 from onebasin.networks import MLP
+from onebasin.posterior import MeanField
 from onebasin.problem import Batch, Problem
+from onebasin.trees import PyTree
 
 
-def evaluate(problem: Problem, posterior, test, key: jax.Array) -> dict[str, float]:
+def evaluate(
+    problem: Problem, posterior: MeanField, test: Split, key: jax.Array
+) -> dict[str, float]:
+    """The ELBO on the training data, and accuracy and NLL on the test data."""
     x = jnp.asarray(problem.x).reshape(12, -1, *problem.x.shape[1:])
     y = jnp.asarray(problem.y).reshape(12, -1)
     x_test = jnp.asarray(test.x)
 
     @jax.jit
-    def of_draw(params):
+    def of_draw(params: PyTree) -> tuple[jax.Array, jax.Array]:
         nll = jax.lax.map(
             lambda xy: problem.summed_log_likelihood(params, Batch(*xy))[1]["nll"], (x, y)
         )
         return nll.mean(), jax.nn.softmax(problem.apply(params, x_test))
 
     test_only = jax.jit(lambda params: jax.nn.softmax(problem.apply(params, x_test)))
-    nll, probabilities = [], 0.0
+    nll, probabilities = [], np.zeros((), np.float32)
     for i, draw_key in enumerate(jax.random.split(key, 128)):
         params = posterior.sample(key=draw_key)
         if i < 32:
