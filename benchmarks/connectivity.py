@@ -3,11 +3,11 @@
     python benchmarks/connectivity.py --fits FOLDER STAGE...
 
 Two VI fits of an MLP 3×512 are made once and kept in FOLDER. Every stage adds its numbers to
-results/connectivity.json, so stages can be run one at a time:
+results/connectivity.json, so stages can be run separately:
 
     fits        the two fits (30 epochs each)
     speed       the rate of `profile` against that of a matrix product, and peak memory
-    unaligned   barrier of the fits as they are
+    unaligned   barrier between the unaligned fits
     aligned     barrier after alignment by w2, 25 points × 128 samples on 10,000 test images
     l2          the same by l2, at fewer points
     repaired    plain and repaired paths side by side
@@ -33,14 +33,18 @@ import numpy as np
 
 import onebasin as ob
 from machine import describe, matmul, record
-from onebasin.alignment import align
+from onebasin.alignment import Alignment, align
+from onebasin.choices import WeightObjective
+from onebasin.data.examples import Examples
 from onebasin.evaluation.landscapes import landscape, plane_through
-from onebasin.evaluation.profiles import profile
+from onebasin.evaluation.profiles import Profile, profile
 from onebasin.inference.fitting import fit
 from onebasin.inference.methods import VI
 from onebasin.networks import MLP
+from onebasin.paths import Path as PosteriorPath
 from onebasin.paths import geodesic, mixture_path, repair
 from onebasin.problem import Problem
+from onebasin.symmetry import Symmetry
 
 WIDTHS, EPOCHS = (512, 512, 512), 30  # of the fits, unless --epochs says otherwise
 KEY = jax.random.key(2023)
@@ -58,7 +62,7 @@ class Setting:
             MLP(widths=WIDTHS, num_classes=10), self.data, prior_variance=0.01
         )
         self.apply = self.problem.apply
-        self._aligned: dict[str, Any] = {}
+        self._aligned: dict[str, Alignment] = {}
 
     def path(self, run: int) -> Path:
         return self.folder / f"mlp512-{self.epochs}-{run}.safetensors"
@@ -72,10 +76,10 @@ class Setting:
             found.append(ob.load(path))
         return found
 
-    def symmetry(self) -> Any:
+    def symmetry(self) -> Symmetry:
         return ob.find_symmetry(self.apply, self.fits()[0].mean, self.data.train.x[:2])
 
-    def aligned(self, objective: str) -> Any:
+    def aligned(self, objective: WeightObjective) -> Alignment:
         if objective not in self._aligned:
             q0, q1 = self.fits()
             self._aligned[objective] = align(
@@ -83,11 +87,13 @@ class Setting:
             )
         return self._aligned[objective]
 
-    def measure(self, path: Any, data: Any = None, **options: Any) -> Any:
+    def measure(
+        self, path: PosteriorPath, data: Examples | None = None, **options: Any
+    ) -> tuple[Profile, float]:
         started = time.perf_counter()
         data = self.data.test if data is None else data
         if self.samples is not None:
-            options["samples"] = self.samples
+            options["num_samples"] = self.samples
         found = profile(path, self.apply, data, key=KEY, **options)
         return found, time.perf_counter() - started
 
@@ -99,13 +105,12 @@ def network_flops() -> int:
 
 
 def peak_memory() -> int:
-    """Of this process so far, in bytes, JAX and the data sets with it."""
+    """The peak memory of this process in bytes, including JAX and the data sets."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def barrier_numbers(found: Any, seconds: float) -> dict[str, Any]:
-    summary = found.summary()
-    return {**summary, "seconds": seconds}
+def barrier_numbers(found: Profile, seconds: float) -> dict[str, Any]:
+    return {**found.summary(), "seconds": seconds}
 
 
 def stage_fits(setting: Setting) -> dict[str, Any]:
@@ -118,17 +123,17 @@ def stage_fits(setting: Setting) -> dict[str, Any]:
 
 
 def stage_speed(setting: Setting) -> dict[str, Any]:
-    """Rate and memory, in a process of its own; the rate of a draw does not depend on how many."""
+    """Rate and memory, in a separate process; the rate does not depend on the number of draws."""
     command = [sys.executable, __file__, "--fits", str(setting.folder), "--speed-only"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(found.stdout.splitlines()[-1])
 
 
 def measure_speed(setting: Setting, samples: int = 2, rounds: int = 3) -> dict[str, Any]:
-    """Matrix products and profiles take turns, both for seconds: they share what disturbs them.
+    """Matrix products and profiles alternate, so that other load affects both.
 
-    Rates are per second and per second of processor time; the latter hardly depends on what
-    else runs on the machine.
+    Rates are per second and per second of processor time; the latter hardly depends on the other
+    load of the machine.
     """
     q0, _ = setting.fits()
     path = geodesic(q0, setting.aligned("w2").posterior)
@@ -168,7 +173,7 @@ def measure_speed(setting: Setting, samples: int = 2, rounds: int = 3) -> dict[s
 
 
 def stage_unaligned(setting: Setting) -> dict[str, Any]:
-    # Three points and many draws: the draws of an unaligned midpoint differ more.
+    # Three points and many draws: the draws at an unaligned midpoint vary more.
     found = setting.measure(geodesic(*setting.fits()), points=3, num_samples=640)
     return barrier_numbers(*found)
 
@@ -263,7 +268,7 @@ def main() -> None:
     stages = {
         name.removeprefix("stage_"): f for name, f in globals().items() if name.startswith("stage_")
     }
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("stages", nargs="*", choices=[*stages, []])
     parser.add_argument("--fits", type=Path, required=True, help="folder that keeps the fits")
     parser.add_argument("--figures", type=Path, help="folder for figures")

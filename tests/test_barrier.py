@@ -14,6 +14,7 @@ from onebasin.evaluation.profiles import profile
 from onebasin.likelihoods import Gaussian
 from onebasin.paths import geodesic, line, mixture_path
 from onebasin.posterior import LowRank, MeanField, Mixture, Samples
+from onebasin.problem import Problem
 from onebasin.symmetry import Symmetry
 
 KEY = jax.random.key(0)
@@ -71,6 +72,22 @@ def test_profile_of_a_linear_gaussian_problem_is_the_closed_form():
     assert found.largest_excess < 0
 
 
+@pytest.mark.fast
+def test_the_likelihood_is_that_of_the_problem():
+    """No likelihood is named: a Gaussian problem is evaluated with its own noise."""
+    data = (Linear.x, Linear.y)
+    problem = Problem(
+        Linear.apply, lambda key: {"w": jax.random.normal(key, (DIM,))}, data, Gaussian(NOISE)
+    )
+    path = geodesic(Linear.posterior(0), Linear.posterior(1))
+    found = profile(path, problem, data, key=KEY, points=5, num_samples=2000)
+    exact = np.array([Linear.nll(t) for t in found.t])
+    assert np.all(np.abs(found.nll_corrected - exact) < 4 * found.nll_stderr)
+    # Another noise has another loss, by far more than the error.
+    other = profile(path, problem, data, key=KEY, points=3, likelihood=Gaussian(3 * NOISE))
+    assert np.all(other.nll - exact[::2] > 10 * found.nll_stderr[::2])
+
+
 def test_a_barrier_with_a_known_height():
     """Outputs (4t)³ against the targets 0 and 64 at the ends: the loss between is a polynomial."""
     params = [{"w": jnp.full(1, value)} for value in (0.0, 4.0)]
@@ -89,11 +106,9 @@ def test_a_barrier_with_a_known_height():
 
 
 def test_a_gaussian_barrier_is_the_closed_form():
-    """One weight, output w: targets at both ends' means, and an end with a spread of its own.
+    """One weight, output w, target 0: L(t) = ½ [m_t²/v_t + log 2πv_t] with v_t = noise² + s_t².
 
-    L(t) is ½ Σ_i [(y_i − m_t)²/v_t + log 2πv_t]/2 with v_t = noise² + s_t²; a spread that is
-    small in the middle of nothing makes no hill, but a noise that is small against the distance
-    from a tight q0 on its target to a wide q1 on it does: m_t leaves before s_t has grown.
+    From a narrow q0 on the target to a wide q1 beside it, m_t leaves before s_t has grown.
     """
     target, noise = 0.0, 0.5
     ends = [(0.0, 0.05), (3.0, 3.0)]
@@ -174,15 +189,15 @@ def test_a_mixture_path_has_no_barrier(seed):
 
 
 def test_mixture_errors_are_calibrated():
-    """The spread of the mixture's loss over repeats is the standard error that is reported."""
+    """The std of the mixture's loss over repeats is the standard error that is reported."""
     path = mixture_path(Linear.posterior(0), Linear.posterior(1))
     runs = [
         Linear.profile(path, key=jax.random.key(r), points=3, num_samples=64) for r in range(60)
     ]
-    spread = np.std([run.nll for run in runs], axis=0, ddof=1)
+    std = np.std([run.nll for run in runs], axis=0, ddof=1)
     reported = np.mean([run.nll_stderr for run in runs], axis=0)
     # A standard deviation from 60 repeats has a relative error of 9 %; three of those.
-    np.testing.assert_allclose(reported, spread, rtol=0.28)
+    np.testing.assert_allclose(reported, std, rtol=0.28)
 
 
 # A network with hidden units, trained, on which permutations matter.
@@ -227,7 +242,7 @@ def trained():
     return MeanField(params, std), (x, y), symmetry
 
 
-def test_a_permuted_copy_is_far_and_aligned_it_is_here(trained):
+def test_a_permuted_copy_has_a_barrier_until_it_is_aligned(trained):
     q, data, symmetry = trained
     p = symmetry.random(key=jax.random.key(4))
     moved = symmetry.act(p, q)
@@ -240,6 +255,7 @@ def test_a_permuted_copy_is_far_and_aligned_it_is_here(trained):
     assert together.barrier <= 3 * together.barrier_stderr + 1e-6
     assert apart.mean_barrier > 0.5
     assert together.mean_barrier < 1e-5
+    assert apart.draw_barriers is not None
     assert apart.draw_barriers.shape == (64,)
     assert apart.draw_barriers.min() > 0.3
 
@@ -272,17 +288,22 @@ def test_a_common_permutation_changes_nothing(trained):
     assert gap < 4 * np.hypot(plain.nll_stderr[0], moved.nll_stderr[0])
 
 
+NUMBERS = ("nll", "nll_stderr", "nll_bias", "excess_stderr", "accuracy", "mean_nll")
+
+
+def ranked(q: MeanField) -> LowRank:
+    factors = jax.tree.map(lambda m: 0.02 * jnp.stack([m, jnp.ones_like(m)]), q.mean)
+    return LowRank(q.mean, q.std, factors)
+
+
 @pytest.mark.parametrize("kind", ["mean-field", "low-rank", "samples", "line"])
 def test_profile_agrees_with_the_predictive_at_every_point(trained, kind):
     """The loss at t is that of path(t)'s own predictive with the same key."""
     q, (x, y), symmetry = trained
     other = symmetry.act(symmetry.random(key=KEY), q)
-    rank = lambda r: LowRank(
-        r.mean, r.std, jax.tree.map(lambda m: 0.02 * jnp.stack([m, jnp.ones_like(m)]), r.mean)
-    )
     path = {
         "mean-field": lambda: geodesic(q, other),
-        "low-rank": lambda: geodesic(rank(q), rank(other)),
+        "low-rank": lambda: geodesic(ranked(q), ranked(other)),
         "samples": lambda: geodesic(draws(q, 0), draws(other, 1)),
         "line": lambda: line(q.mean, other.mean),
     }[kind]()
@@ -294,13 +315,77 @@ def test_profile_agrees_with_the_predictive_at_every_point(trained, kind):
         np.testing.assert_allclose(found.accuracy[i], accuracy(direct, y), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["mean-field", "low-rank", "samples", "mixture"])
+def test_a_function_of_t_has_the_profile_of_the_path_it_returns(trained, kind):
+    """Its posteriors are evaluated one by one, with the draws of the path itself."""
+    q, data, symmetry = trained
+    other = symmetry.act(symmetry.random(key=KEY), q)
+    known = {
+        "mean-field": lambda: geodesic(q, other),
+        "low-rank": lambda: geodesic(ranked(q), ranked(other)),
+        "samples": lambda: geodesic(draws(q, 0), draws(other, 1)),
+        "mixture": lambda: mixture_path(q, other),
+    }[kind]()
+
+    def mine(t):
+        return known(t)
+
+    options = {"key": KEY, "points": 5, "num_samples": 12, "refine": 1}
+    found, expected = (profile(path, network, data, **options) for path in (mine, known))
+    np.testing.assert_array_equal(found.t, expected.t)
+    for name in NUMBERS:
+        # A draw of the interpolated posterior is the interpolated draw up to float32 rounding,
+        # which the network and the logarithm of a confident prediction amplify.
+        np.testing.assert_allclose(
+            getattr(found, name), getattr(expected, name), rtol=2e-4, atol=1e-5, err_msg=name
+        )
+    assert found.path == "mine"
+    if expected.draw_nll is None or found.draw_nll is None:
+        assert kind == "mixture"
+    else:
+        np.testing.assert_allclose(found.draw_nll, expected.draw_nll, rtol=1e-4, atol=1e-5)
+
+
+def test_a_curve_that_is_no_displacement_has_its_closed_form():
+    """Means on a parabola between the ends: the loss at t is that of the Gaussian at t."""
+    (m0, m1), (s0, _) = Linear.m, Linear.s
+    leaf = lambda v: {"w": jnp.asarray(v, jnp.float32)}
+    mean = lambda t: (1 - t) * m0 + t * m1 + t * (1 - t)
+
+    def bent(t):
+        return MeanField(leaf(mean(t)), leaf(s0))
+
+    found = Linear.profile(bent, key=KEY, points=5, num_samples=1000)
+    variance = NOISE**2 + Linear.x**2 @ s0**2
+    exact = [
+        np.mean(0.5 * ((Linear.y - Linear.x @ mean(t)) ** 2 / variance))
+        + 0.5 * np.mean(np.log(2 * math.pi * variance))
+        for t in found.t
+    ]
+    assert np.all(np.abs(found.nll_corrected - exact) < 4 * found.nll_stderr)
+
+
+def test_posteriors_that_do_not_belong_to_one_path_are_refused(trained):
+    q, data, _ = trained
+
+    def over_other_params(t):
+        return q if t < 0.5 else MeanField({"w": jnp.ones(3)}, {"w": jnp.ones(3)})
+
+    with pytest.raises(ValueError, match=r"t = 0\.5 is over other params .* leaf"):
+        profile(over_other_params, network, data, key=KEY, points=3)
+    with pytest.raises(ValueError, match=r"t = 0 and t = 1 have different numbers of draws"):
+        profile(lambda t: draws(q, 0, 5 if t < 1 else 4), network, data, key=KEY, points=3)
+    with pytest.raises(ValueError, match=r"returns a dict at t = 0; return a posterior"):
+        profile(lambda t: q.mean, network, data, key=KEY, points=3)
+
+
 def test_blocks_of_data_change_nothing(trained, monkeypatch):
     q, data, symmetry = trained
     path = geodesic(q, symmetry.act(symmetry.random(key=KEY), q))
     whole = profile(path, network, data, key=KEY, points=5, num_samples=8)
     monkeypatch.setattr("onebasin.evaluation.streaming.BLOCK_BYTES", 30_000)
     parts = profile(path, network, data, key=KEY, points=5, num_samples=8)
-    for name in ("nll", "nll_stderr", "nll_bias", "excess_stderr", "accuracy", "mean_nll"):
+    for name in NUMBERS:
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-4)
 
 
@@ -347,18 +432,18 @@ def test_bad_input_is_named(trained):
         profile(path, network, (x, np.where(y == 0, 7, y) % 8), key=KEY)
     with pytest.raises(ValueError, match="one integer label per example"):
         profile(path, network, (x, y.astype(float)), key=KEY)
-    with pytest.raises(ValueError, match="as many examples"):
+    with pytest.raises(ValueError, match="give one target per example"):
         profile(path, network, (x, y[:-1]), key=KEY)
     with pytest.raises(ValueError, match="at least 1"):
         profile(path, network, (x, y), key=KEY, num_samples=0)
     with pytest.raises(ValueError, match="at least 3 points"):
         profile(path, network, (x, y), key=KEY, points=2)
-    with pytest.raises(ValueError, match="is no path"):
-        profile(q, network, (x, y), key=KEY)
+    with pytest.raises(ValueError, match="a MeanField is not a path"):
+        profile(q, network, (x, y), key=KEY)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="no likelihood"):
-        profile(path, network, (x, y), key=KEY, likelihood="poisson")
+        profile(path, network, (x, y), key=KEY, likelihood="poisson")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="one output per target"):
         profile(path, network, (x, x), key=KEY, likelihood="gaussian")
-    bad = line(q.mean, jax.tree.map(lambda a: a * jnp.inf, q.mean))
-    with pytest.raises(ValueError, match="not finite at t"):
-        profile(bad, network, (x, y), key=KEY, points=3)
+    broken = lambda params, x: network(params, x) * jnp.nan
+    with pytest.raises(ValueError, match="not finite at t = 0;"):
+        profile(path, broken, (x, y), key=KEY, points=3)

@@ -26,11 +26,11 @@ CHAINS, DRAWS = 4, 30
 CHAIN = np.repeat(np.arange(CHAINS), DRAWS)
 
 
-def planted(spread=0.1, seed=0):
+def planted(std=0.1, seed=0):
     """Independent draws around one mode; every chain then permuted as a whole."""
     rng = np.random.default_rng(seed)
     draws = jax.tree.map(
-        lambda m: m + spread * rng.normal(size=(CHAINS * DRAWS, *m.shape)).astype(np.float32), MODE
+        lambda m: m + std * rng.normal(size=(CHAINS * DRAWS, *m.shape)).astype(np.float32), MODE
     )
     moves = [SYMMETRY.random(key=jax.random.fold_in(KEY, c)) for c in range(CHAINS)]
     return SYMMETRY.act(stack([moves[c] for c in CHAIN]), Samples(draws, jnp.asarray(CHAIN)))
@@ -87,7 +87,7 @@ def test_per_chain_recovers_the_planted_mode():
         for leaf in jax.tree.leaves(std):
             np.testing.assert_allclose(leaf, 0.1, rtol=0.25)
     with pytest.raises(ValueError, match="per draw or per chain"):
-        align_draws(samples, symmetry=SYMMETRY, per="weight")  # pyright: ignore
+        align_draws(samples, symmetry=SYMMETRY, per="weight")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.fast
@@ -107,8 +107,8 @@ def test_the_null_keeps_series_and_coordinates_and_loses_units():
     # What belongs to no unit stays.
     np.testing.assert_array_equal(null.draws["Dense_2"]["bias"], samples.draws["Dense_2"]["bias"])
     # Between hidden layers entries move among both.
-    hidden = [np.sort(s.draws["Dense_1"]["kernel"][0].ravel()) for s in (samples, null)]
-    np.testing.assert_array_equal(*hidden)
+    a, b = (np.sort(s.draws["Dense_1"]["kernel"][0].ravel()) for s in (samples, null))
+    np.testing.assert_array_equal(a, b)
     # A convolution's channels, flattened into a dense layer: the place keeps its pixel.
     from onebasin.symmetry import Symmetry
 

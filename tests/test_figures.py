@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from onebasin.alignment import Activations
 from onebasin.cli.main import main
@@ -21,7 +22,7 @@ from onebasin.figures.evaluation import (
     reliability_figure,
 )
 from onebasin.figures.style import COLOURS, save_figure, series
-from onebasin.networks import MLP, to_config
+from onebasin.networks import MLP, from_linen, to_config
 from onebasin.networks.described import DescribedNetwork
 from onebasin.paths import geodesic, mixture_path
 from onebasin.posterior import MeanField, load, read_header, save
@@ -99,9 +100,9 @@ def test_landscapes_and_reliability_are_drawn():
 @pytest.mark.fast
 def test_bad_names_of_figures_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"not as 'a\.jpg'"):
-        save_figure(None, tmp_path / "a.jpg")
+        save_figure(Figure(), tmp_path / "a.jpg")
     with pytest.raises(FileNotFoundError, match="does not exist"):
-        save_figure(None, tmp_path / "none" / "a.pdf")
+        save_figure(Figure(), tmp_path / "none" / "a.pdf")
     with pytest.raises(ValueError, match="no profile"):
         profile_figure({})
 
@@ -113,9 +114,10 @@ def files(tmp_path_factory):
     data = load_dataset("digits")
     net = MLP(widths=(12,), num_classes=10)
     shape = data.test.x.shape[1:]
-    mean = net.init(KEY, np.zeros((1, *shape), np.float32))["params"]
+    network = from_linen(net, net.init(KEY, np.zeros((1, *shape), np.float32)))
+    mean = network.params
     q = MeanField(mean, jax.tree.map(lambda m: jnp.full_like(m, 0.01), mean))
-    symmetry = find_symmetry(lambda p, x: net.apply({"params": p}, x), mean, data.test.x[:2])
+    symmetry = find_symmetry(network.apply, mean, data.test.x[:2])
     moved = symmetry.act(symmetry.random(key=KEY), q)
     config = to_config(net, shape)
     return [

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from onebasin.evaluation.landscapes import landscape, plane_through, random_plane
+from onebasin.likelihoods import Gaussian
 from onebasin.posterior import MeanField, Samples
+from onebasin.problem import Problem
 from onebasin.trees import tree_dot
 
 RNG = np.random.default_rng(0)
@@ -69,10 +71,24 @@ def test_values_are_those_of_the_networks_on_the_grid():
         at = plane.at(found.a[j], found.b[i])
         np.testing.assert_allclose(found.nll[i, j], loss(at), rtol=1e-5)
         expected = float(prior(at)) - 0.5 * 300 * loss(at)
+        assert found.log_posterior is not None
         np.testing.assert_allclose(found.log_posterior[i, j], expected, rtol=1e-4)
     assert found.accuracy.min() >= 0
     assert found.a[0] < 0 < plane.points[:, 0].max() < found.a[-1]
     assert found.summary()["names"] == ["q0", "q1", "aligned q1"]
+
+
+def test_the_likelihood_is_that_of_the_problem():
+    """A Gaussian problem: ½ (residual/noise)² + log(noise √2π), without naming a likelihood."""
+    y = RNG.normal(size=(30, 2)).astype(np.float32)
+    problem = Problem(apply, lambda key: params(0), (X, y), Gaussian(0.3))
+    plane = plane_through([params(s) for s in range(3)])
+    found = landscape(plane, problem, (X, y), points=3)
+    for i, j in [(0, 0), (2, 1)]:
+        residual = np.asarray(apply(plane.at(found.a[j], found.b[i]), X)) - y
+        each = 0.5 * (residual / 0.3) ** 2 + np.log(0.3 * np.sqrt(2 * np.pi))
+        np.testing.assert_allclose(found.nll[i, j], each.sum(-1).mean(), rtol=1e-5)
+    assert np.isnan(found.accuracy).all()
 
 
 def test_posteriors_are_taken_at_their_mean_or_at_a_draw():

@@ -69,7 +69,7 @@ def test_entropy_and_mutual_information():
     split = as_predictive(np.array([[0.5, 0.5]]), expected=np.zeros(1))
     np.testing.assert_allclose(mutual_information(split), np.log(2))
     with pytest.raises(ValueError, match="single draws"):
-        mutual_information(P)
+        mutual_information(P)  # pyright: ignore[reportArgumentType]
 
 
 def test_auroc_is_the_share_of_pairs_in_order():

@@ -131,6 +131,7 @@ def test_line_is_a_point_mass_and_carries_state():
     q = path(0.25)
     assert q.num_draws == 1
     close(q.draw(0), jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, tree(0), tree(1)), 1e-6)
+    assert q.state is not None
     np.testing.assert_allclose(q.state["mean"], np.full((1, 4), 0.25))
 
 
@@ -193,7 +194,7 @@ def test_t_outside_the_interval_is_refused(t, make):
 def test_ends_over_different_params_are_refused_with_the_leaf():
     other = MeanField(
         {**tree(0), "Dense_1": {"kernel": jnp.ones((4, 3))}},
-        {**tree(0), "Dense_1": {"kernel": jnp.ones((4, 3))}},
+        jax.tree.map(jnp.ones_like, {**tree(0), "Dense_1": {"kernel": jnp.ones((4, 3))}}),
     )
     for join in (geodesic, mixture_path):
         with pytest.raises(ValueError, match="Dense_1/kernel"):

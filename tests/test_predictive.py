@@ -161,7 +161,7 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"examples of shape \(9,\)"):
         predict(q, apply, np.ones((5, 9), np.float32), key=KEY)
     with pytest.raises(ValueError, match="cannot predict with a dict"):
-        predict(tree(0), apply, X, key=KEY)
+        predict(tree(0), apply, X, key=KEY)  # pyright: ignore
     with pytest.raises(ValueError, match="batch first"):
         predict(q, lambda p, x: (x @ p["w1"]).sum(0), X, key=KEY)
     with pytest.raises(ValueError, match="classes"):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from onebasin.evaluation.measures import nll
 from onebasin.evaluation.predicting import predictive
@@ -25,11 +26,11 @@ Y = np.random.default_rng(1).integers(0, 4, 80)
 NET = MLP(widths=(12, 9), num_classes=4)
 
 
-def apply(params, x):
-    return NET.apply({"params": params}, x)
+def apply(params, x) -> jax.Array:
+    return jnp.asarray(NET.apply({"params": params}, x))
 
 
-def params(seed, net=NET, x=X):
+def params(seed, net: nn.Module = NET, x=X):
     drawn = net.init(jax.random.key(seed), x[:1])["params"]
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda a: a + jnp.asarray(0.1 * rng.normal(size=a.shape), a.dtype), drawn)
@@ -75,7 +76,7 @@ def test_statistics_are_the_interpolation_of_the_ends(repaired, recorder, t):
         for kind in (0, 1):
             goal = (1 - t) * ends[0][layer][kind] + t * ends[1][layer][kind]
             np.testing.assert_allclose(found[layer][kind], goal, rtol=1e-3, atol=1e-4)
-        # and plain averaging does shrink the spread
+        # and plain averaging does shrink the std
         goal = (1 - t) * ends[0][layer][1] + t * ends[1][layer][1]
         assert (plain[layer][1] / goal).mean() < 0.95
 
@@ -129,6 +130,7 @@ def test_profile_and_path_agree_and_plain_comes_along(how, request):
     direct = predictive(path(0.5), apply, X, key=KEY, num_samples=6)
     np.testing.assert_allclose(found.nll[1], nll(direct, Y), rtol=1e-4)
     plain = profile(path.path, apply, (X, Y), key=KEY, points=3, num_samples=6)
+    assert found.plain is not None
     np.testing.assert_allclose(found.plain.nll, plain.nll, rtol=1e-6)
     np.testing.assert_allclose(found.nll[[0, -1]], plain.nll[[0, -1]], rtol=1e-5)
     assert found.summary()["plain"]["barrier"] == plain.barrier
@@ -155,7 +157,6 @@ def test_a_normalised_layer_is_repaired_by_its_gain(ours):
     Our own convolution is made of slices, products and sums, through which the trace follows
     no layer: there the bias is the anchor.
     """
-    from flax import linen as nn
 
     class Small(nn.Module):
         @nn.compact
@@ -164,10 +165,10 @@ def test_a_normalised_layer_is_repaired_by_its_gain(ours):
             x = nn.relu(FilterResponseNorm(name="norm")(conv(x)))
             return nn.Dense(3, name="head")(x.mean(axis=(1, 2)))
 
-    # Inputs away from zero: what is normalised is the mean square, so the spread still moves.
+    # Inputs away from zero: the mean square is normalised, so the std still varies.
     net = Small()
     x = 1 + np.random.default_rng(2).normal(size=(16, 6, 6, 2)).astype(np.float32)
-    run = lambda p, x: net.apply({"params": p}, x)
+    run = lambda p, x: jnp.asarray(net.apply({"params": p}, x))
     ends = [params(seed, net, x) for seed in (1, 2)]
     path = repair(line(*ends), run, x)
     assert path.left_alone == {}
@@ -209,7 +210,7 @@ def test_a_layer_without_bias_is_left_alone_and_named():
 def test_bad_input_is_named():
     ends = [mean_field(1), mean_field(2)]
     with pytest.raises(ValueError, match="cannot be repaired"):
-        repair(mixture_path(*ends), apply, X)
+        repair(mixture_path(*ends), apply, X)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="at least two examples"):
         repair(geodesic(*ends), apply, X[:1])
     with pytest.raises(ValueError, match="give the key"):

@@ -57,7 +57,7 @@ def test_training_from_given_weights_is_that_of_fit(problem):
     for a, b in zip(jax.tree.leaves(end), jax.tree.leaves(alone.draws), strict=True):
         # One network alone and two side by side differ in rounding.
         np.testing.assert_allclose(a[1], b[0], rtol=1e-3, atol=1e-4)
-    with pytest.raises(ValueError, match=f"must rise from 0 to at most {steps}"):
+    with pytest.raises(ValueError, match=f"must increase from 0 to at most {steps}"):
         train(problem, METHOD, starts, keys=keys, checkpoints=[5, 2])
     with pytest.raises(ValueError, match="give one each"):
         train(problem, METHOD, starts, keys=keys[:1])
@@ -132,7 +132,7 @@ def test_dynamics(problem):
 
 
 @pytest.mark.fast
-def test_spread_over_runs():
+def test_mean_and_std_over_runs():
     records = transpositions_along(
         *[random_like(mlp_shapes((4,)), s) for s in (0, 1)],
         symmetry=mlp_symmetry(random_like(mlp_shapes((4,)), 0)),
