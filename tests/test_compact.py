@@ -218,9 +218,9 @@ def test_invalid_arguments_are_refused():
         compact(samples, symmetry=symmetry, rebase=Rebase("anchor", anchor=4))
     with pytest.raises(ValueError, match="balance=True needs network and x"):
         compact(samples, symmetry=symmetry, balance=True)
-    bad = Samples(jax.tree.map(lambda a: a.at[0].set(jnp.nan), samples.draws))
-    with pytest.raises(ValueError, match="NaN or infinity in leaf 'draws/Dense_0/bias'"):
-        compact(bad, symmetry=symmetry)
+    bad = jax.tree.map(lambda a: a.at[0].set(jnp.nan), samples.draws)
+    with pytest.raises(ValueError, match="NaN or infinity in leaf 'Dense_0/bias'"):
+        compact(Samples(bad), symmetry=symmetry)
     other = draws_of(4, mlp_shapes((9, 8)))
     with pytest.raises(ValueError, match=r"Samples 1 are of another network: leaf 'Dense_1/bias'"):
         compact([samples, other], symmetry=symmetry)

@@ -27,7 +27,7 @@ from onebasin.posterior import (
     read_header,
     save,
 )
-from onebasin.tensor_files import TensorFileError
+from onebasin.tensor_files import NoChecksumsWarning, TensorFileError, write_tensors
 
 
 def tree(lead=(), scale=1.0):
@@ -159,10 +159,17 @@ def bad_files(tmp_path):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         metadata = file.metadata()
 
-    def variant(name, tensors=tensors, **changed):
+    first = {k: v for k, v in metadata.items() if k != "integrity"} | {"version": "1"}
+
+    def variant(name, tensors=tensors, metadata=first, **changed):
+        """By default of the first format version, which has no checksums."""
         path = tmp_path / f"{name}.safetensors"
         save_file(tensors, path, metadata=metadata | changed)
         return path
+
+    changed = {k: v.copy() for k, v in tensors.items()}
+    changed["draws/Dense_0/kernel"][1, 0, 2] += 1e-3
+    lost = {k: v for k, v in metadata.items() if k != "integrity"}
 
     nan = {k: v.copy() for k, v in tensors.items()}
     nan["draws/Dense_0/kernel"][1, 0, 2] = np.nan
@@ -178,7 +185,11 @@ def bad_files(tmp_path):
         "empty": (empty, "foreign or cut short"),
         "cut": (cut, "foreign or cut short"),
         "header": (header, "foreign or cut short"),
-        "version": (variant("version", version="2"), "format version '2'"),
+        "version": (variant("version", version="3"), "format version '3'"),
+        "numbers": (variant("numbers", changed, metadata), "numbers of 'draws/Dense_0/kernel'"),
+        "words": (variant("words", metadata=metadata, provenance="{}x"), "header has changed"),
+        "lost": (variant("lost", metadata=lost), "lost the checksums"),
+        "eighth": (variant("eighth", tensors | {"chain": np.ones(7, bool)}), "holds BOOL numbers"),
         "damaged": (variant("damaged", posterior="{"), "damaged header"),
         "no-kind": (variant("no-kind", posterior="{}"), "damaged header"),
         "unknown": (variant("unknown", posterior=odd), "unknown kind 'Wishful'"),
@@ -191,6 +202,7 @@ def bad_files(tmp_path):
     }
 
 
+@pytest.mark.filterwarnings("ignore::onebasin.tensor_files.NoChecksumsWarning")
 def test_bad_files_get_a_clear_error(tmp_path):
     for name, (path, message) in bad_files(tmp_path).items():
         with pytest.raises(TensorFileError, match=message) as error:
@@ -204,7 +216,7 @@ def test_bad_files_get_a_clear_error(tmp_path):
 @given(st.integers(0, 10**9), st.integers(0, 255))
 @settings(max_examples=60)
 def test_a_flipped_byte_never_half_loads(tmp_path_factory, where, value):
-    """A damaged file is refused or gives a whole posterior with the same leaves."""
+    """A damaged file is refused, or the byte meant nothing and the posterior is the same."""
     path = tmp_path_factory.mktemp("flip") / "q.safetensors"
     q = posteriors()["MeanField"]
     save(path, q)
@@ -216,15 +228,28 @@ def test_a_flipped_byte_never_half_loads(tmp_path_factory, where, value):
     except TensorFileError:
         return
     assert isinstance(loaded, MeanField)
-    assert len(jax.tree.leaves(loaded.mean)) == len(jax.tree.leaves(q.mean))
+    for a, b in zip(jax.tree.leaves(loaded), jax.tree.leaves(q), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_files_of_the_first_version_load_with_a_warning(tmp_path):
+    q = posteriors()["MeanField"]
+    path = save(tmp_path / "q.safetensors", q)
+    with safe_open(path, "numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = {k: v for k, v in file.metadata().items() if k != "integrity"}
+    save_file(tensors, path, metadata=metadata | {"version": "1"})
+    with pytest.warns(NoChecksumsWarning, match="without checksums"):
+        loaded = load(path)
+    np.testing.assert_array_equal(loaded.mean["Dense_0"]["kernel"], q.mean["Dense_0"]["kernel"])
 
 
 def test_invalid_posteriors_are_not_written(tmp_path):
     q = posteriors()["MeanField"]
     path = tmp_path / "q.safetensors"
-    nan = MeanField(q.mean, jax.tree.map(lambda a: a * jnp.nan, q.std))
     for bad, message in [
-        (lambda: save(path, nan), "NaN"),
+        (lambda: write_tensors(path, {"w": np.array([np.nan])}, {}), "NaN"),
+        (lambda: write_tensors(path, {"w": np.array([1j])}, {}), "'w' has the type complex128"),
         (lambda: save(path, q, note=object()), "provenance cannot be written"),
         (lambda: save(path, q, note=float("nan")), "provenance cannot be written"),
         (
@@ -246,7 +271,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file_whole(tmp_path):
         from onebasin.posterior import MeanField, save
         path, i = sys.argv[1], 0
         while True:
-            tree = {"w": np.full((600, 600), float(i), np.float32)}
+            tree = {"w": np.full((600, 600), 1.0 + i, np.float32)}
             save(path, MeanField(tree, tree), overwrite=True)
             print(i, flush=True)
             i += 1

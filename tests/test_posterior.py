@@ -134,14 +134,16 @@ def test_every_draw_is_used_once_before_any_is_used_twice():
 
 
 def test_mixtures_sample_components_in_proportion_to_their_weights():
-    parts = tuple(MeanField({"a": jnp.full(2, float(k))}, {"a": jnp.zeros(2)}) for k in range(3))
+    parts = tuple(
+        MeanField({"a": jnp.full(2, float(k))}, {"a": jnp.full(2, 1e-6)}) for k in range(3)
+    )
     q = Mixture(parts, jnp.array([0.5, 0.3, 0.2]))
     values = np.asarray(q.sample(100, key=KEY)["a"])[:, 0]
-    counts = np.bincount(values.astype(int), minlength=3)
+    counts = np.bincount(values.round().astype(int), minlength=3)
     assert (np.abs(counts - [50, 30, 20]) <= 1).all()
     # A single draw follows the mixture: over many keys, the same shares by chance.
     single = np.array([float(q.sample(key=jax.random.key(i))["a"][0]) for i in range(200)])
-    shares = np.bincount(single.astype(int), minlength=3) / 200
+    shares = np.bincount(single.round().astype(int), minlength=3) / 200
     assert (np.abs(shares - [0.5, 0.3, 0.2]) < 5 * 0.5 / np.sqrt(200)).all()
 
 
@@ -198,6 +200,14 @@ def test_posteriors_are_pytrees():
             "component 1",
         ),
         (lambda: gaussians()[0].sample(0, key=KEY), "at least one"),
+        (lambda: MeanField({"w": jnp.ones(2)}, {"w": jnp.array([1.0, 0.0])}), "must be positive"),
+        (lambda: MeanField({"w": jnp.ones(2)}, {"w": jnp.array([1.0, -1.0])}), "leaf 'w' holds -1"),
+        (lambda: MeanField({"w": jnp.ones(1)}, {"w": jnp.array([jnp.inf])}), "NaN or infinity"),
+        (lambda: MeanField({"w": jnp.array([jnp.nan])}, {"w": jnp.ones(1)}), "NaN or infinity"),
+        (lambda: MeanField({"w": jnp.arange(2)}, {"w": jnp.ones(2)}), "int32 numbers in leaf 'w'"),
+        (lambda: Samples({"w": jnp.ones((2, 1), bool)}), "bool numbers in leaf 'w'"),
+        (lambda: Samples({"w": jnp.ones((2, 1)) * 1j}), "complex64 numbers in leaf 'w'"),
+        (lambda: Samples({"w": jnp.array([[1.0], [jnp.nan]])}), "a draw has NaN or infinity"),
     ],
 )
 def test_what_does_not_fit_is_refused(make, message):

@@ -3,13 +3,19 @@
 A file appears whole or not at all. Structured values of the header are JSON. Draws larger than
 memory are mapped instead of read, and a file of known size can be allocated first and filled
 through memory maps.
+
+The header's entry `integrity` holds a checksum of every tensor and one of the rest of the header.
+The header is checked whenever a file is opened, a tensor when it is read. A mapped tensor is not
+read before it is used: `verify_tensors` checks it on request.
 """
 
+import hashlib
 import json
 import math
 import os
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -19,33 +25,73 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from onebasin.atomic import write_atomically
+from onebasin.checksums import checksum
 from onebasin.trees import first_non_finite
 
 Pathlike: TypeAlias = str | os.PathLike[str]
 DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64"}
 CODES = {name: code for code, name in DTYPES.items()}
+READABLE = (*DTYPES, "BF16", "U8", "U16", "U32")  # all that is ever written
+INTEGRITY = "integrity"
 LENGTH_BYTES = 8  # before the JSON header: its length, little-endian
 ALIGNMENT = 64  # of the first tensor
+CHECKSUM_DIGITS = 32
 
 
 class TensorFileError(ValueError):
     """A file that cannot be read or that must not be written."""
 
 
+class NoChecksumsWarning(UserWarning):
+    """A file of an earlier version, in which damage cannot be noticed."""
+
+
 @dataclass(frozen=True)
 class TensorHeader:
-    """The header of a file: texts by name, and the shapes of the tensors."""
+    """The header of a file: texts by name, the shapes of the tensors and their checksums.
+
+    `checksums` is None for a file that was written without any.
+    """
 
     path: Path
     metadata: Mapping[str, str] = field(repr=False)
     shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
+    checksums: Mapping[str, str] | None = field(repr=False)
 
-    def json(self, name: str) -> Any:
-        """An entry of the header, decoded from JSON."""
+    def json(self, name: str, *kinds: type) -> Any:
+        """An entry of the header, decoded from JSON; it must be of one of `kinds`, if given."""
         try:
-            return json.loads(self.metadata[name])
-        except (KeyError, json.JSONDecodeError) as error:
+            value = json.loads(self.metadata[name])
+        except (KeyError, ValueError, RecursionError) as error:
             raise TensorFileError(f"{self.path} has a damaged header: {error!r}") from None
+        if kinds and not isinstance(value, kinds):
+            raise TensorFileError(f"{self.path} has a damaged header: '{name}' is {value!r:.40}")
+        return value
+
+    def check_form(self, form: str, version: int, is_not: str) -> int:
+        """The version of a file of one of our formats; versions up to `version` are read.
+
+        The first version of every format has no checksums: it is read with a warning.
+        """
+        if self.metadata.get("format") != form:
+            raise TensorFileError(f"{self.path} is a safetensors file but not {is_not}")
+        known = [str(v) for v in range(1, version + 1)]
+        found = self.metadata.get("version", "")
+        if found not in known:
+            raise TensorFileError(
+                f"{self.path} has format version '{found}' and this OneBasin reads "
+                f"{' and '.join(known)}; use the OneBasin that wrote it, or save it again"
+            )
+        if self.checksums is None and found != "1":
+            raise TensorFileError(f"{self.path} is damaged: its header has lost the checksums")
+        if self.checksums is None:
+            warnings.warn(
+                f"{self.path} was written without checksums, so that damage cannot be noticed; "
+                "save it again",
+                NoChecksumsWarning,
+                stacklevel=4,
+            )
+        return int(found)
 
 
 def check_new(path: Pathlike, *, overwrite: bool) -> Path:
@@ -61,10 +107,40 @@ def check_new(path: Pathlike, *, overwrite: bool) -> Path:
 def write_tensors(path: Path, tensors: Mapping[str, ArrayLike], header: Mapping[str, str]) -> None:
     """Write tensors and a header; NaN and infinity are refused."""
     arrays = {name: np.ascontiguousarray(a).reshape(np.shape(a)) for name, a in tensors.items()}
+    entries = {name: (_code(name, a.dtype), a.shape) for name, a in arrays.items()}
     bad = first_non_finite(arrays)
     if bad:
         raise TensorFileError(f"not written to {path}: '{bad}' holds NaN or infinity")
-    write_atomically(path, lambda part: save_file(arrays, part, metadata=dict(header)))
+    sums = {name: checksum(array) for name, array in arrays.items()}
+    metadata = _with_integrity(header, entries, sums)
+    write_atomically(path, lambda part: save_file(arrays, part, metadata=metadata))
+
+
+def _code(name: str, dtype: np.dtype) -> str:
+    """The name of a type in a safetensors header."""
+    if dtype.name == "bfloat16":
+        return "BF16"
+    code = f"{dtype.kind.upper()}{8 * dtype.itemsize}"
+    if code not in READABLE:
+        raise TensorFileError(f"'{name}' has the type {dtype}; give floating-point numbers")
+    return code
+
+
+def _with_integrity(
+    header: Mapping[str, str], entries: Mapping[str, Any], sums: Mapping[str, str]
+) -> dict[str, str]:
+    """The header with the checksums of the tensors and of itself."""
+    own = {"tensors": dict(sums), "header": _header_sum(header, entries, sums)}
+    return {**header, INTEGRITY: json.dumps(own)}
+
+
+def _header_sum(
+    header: Mapping[str, str], entries: Mapping[str, Any], sums: Mapping[str, str]
+) -> str:
+    shapes = {name: [code, list(shape)] for name, (code, shape) in entries.items()}
+    texts = {name: text for name, text in header.items() if name != INTEGRITY}
+    content = json.dumps([texts, shapes, dict(sums)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 def read_tensors(path: Pathlike) -> tuple[TensorHeader, dict[str, np.ndarray]]:
@@ -75,10 +151,24 @@ def read_tensors(path: Pathlike) -> tuple[TensorHeader, dict[str, np.ndarray]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise TensorFileError(f"{path} cannot be read whole: {error}") from None
+    _check_tensors(header, tensors)
+    return header, tensors
+
+
+def _check_tensors(header: TensorHeader, tensors: Mapping[str, np.ndarray]) -> None:
+    for name, known in (header.checksums or {}).items():
+        if checksum(tensors[name]) != known:
+            raise TensorFileError(f"{header.path} is damaged: the numbers of '{name}' have changed")
     bad = first_non_finite(tensors)
     if bad:
-        raise TensorFileError(f"{path} holds NaN or infinity in '{bad}'; it was not loaded")
-    return header, tensors
+        raise TensorFileError(f"{header.path} holds NaN or infinity in '{bad}'; it was not loaded")
+
+
+def verify_tensors(path: Pathlike) -> TensorHeader:
+    """Check every tensor of a file, without reading the file into memory."""
+    header = read_tensor_header(path)
+    _check_tensors(header, map_tensors(header.path))
+    return header
 
 
 def read_tensor_header(path: Pathlike) -> TensorHeader:
@@ -88,9 +178,23 @@ def read_tensor_header(path: Pathlike) -> TensorHeader:
         raise TensorFileError(f"{path} is a folder; name a file")
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
+    if not path.is_file():
+        raise TensorFileError(f"{path} is not a regular file; name a file on disk")
     with _opened(path) as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        return TensorHeader(path, file.metadata() or {}, shapes)
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        entries = {n: (str(s.get_dtype()), tuple(s.get_shape())) for n, s in slices.items()}
+        metadata = file.metadata() or {}
+    for name, (code, _) in entries.items():
+        if code not in READABLE:
+            raise TensorFileError(f"{path}: '{name}' holds {code} numbers; save it as float32")
+    header = TensorHeader(path, metadata, {n: shape for n, (_, shape) in entries.items()}, None)
+    if INTEGRITY not in metadata:
+        return header
+    own = header.json(INTEGRITY, dict)
+    sums = own.get("tensors")
+    if not isinstance(sums, dict) or _header_sum(metadata, entries, sums) != own.get("header"):
+        raise TensorFileError(f"{path} is damaged: its header has changed since it was written")
+    return replace(header, checksums=sums)
 
 
 def _opened(path: Path) -> safe_open:
@@ -171,7 +275,9 @@ class GrowingFile:
                 "data_offsets": [offset, offset + size],
             }
             offset += size
-        length = len(json.dumps(self.entries)) + room
+        sums = dict.fromkeys(self.entries, "0" * CHECKSUM_DIGITS)
+        integrity = _with_integrity({}, {n: ("", ()) for n in self.entries}, sums)
+        length = len(json.dumps(self.entries)) + len(json.dumps(integrity)) + room
         self.length = -(-length // ALIGNMENT) * ALIGNMENT
         self.size = LENGTH_BYTES + self.length + offset
 
@@ -190,15 +296,19 @@ class GrowingFile:
     def lay_out(self) -> None:
         """Create the file, filled with zeros."""
         with open(self.path, "wb") as file:
-            file.truncate(self.size)
+            # A map of a sparse file ends in a bus error when the disk is full: take the blocks now.
+            os.posix_fallocate(file.fileno(), 0, self.size)
 
     def maps(self) -> dict[str, np.ndarray]:
         """All tensors as writable memory maps."""
         return _maps(self.path, self.entries, LENGTH_BYTES + self.length, "r+")
 
     def write_header(self, metadata: Mapping[str, str]) -> None:
-        """Write the header and flush it to disk."""
-        header = json.dumps({"__metadata__": dict(metadata), **self.entries}).encode()
+        """Write the header, with checksums of the tensors as they are, and flush it to disk."""
+        sums = {name: checksum(array) for name, array in self.maps().items()}
+        entries = {name: (e["dtype"], e["shape"]) for name, e in self.entries.items()}
+        metadata = _with_integrity(metadata, entries, sums)
+        header = json.dumps({"__metadata__": metadata, **self.entries}).encode()
         if len(header) > self.length:
             raise TensorFileError(
                 f"the header of {self.path} takes {len(header)} bytes, but {self.length} are "

@@ -17,6 +17,7 @@ from onebasin.data.idx import check_labels
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
 _COARSE_CLASSES = 20
+LARGEST_MEMBER = 1 << 28  # bytes; the largest published file has 154 million
 
 
 def parse_records(
@@ -52,11 +53,14 @@ def read_members(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
             for member in tar:
                 name = member.name.rsplit("/", 1)[-1]
                 if member.isfile() and name in names and name not in found:
+                    if member.size > LARGEST_MEMBER:
+                        raise DataFileError(
+                            f"{archive} holds a {name} of {member.size} bytes; download it again"
+                        )
                     stream = tar.extractfile(member)
                     assert stream is not None  # it is a regular file
                     found[name] = stream.read()
-                if len(found) == len(names):
-                    break
+        # The archive is read to its end, where gzip keeps the checksum of all of it.
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DataFileError(
             f"{archive} is not a complete tar archive ({error}); download it again"

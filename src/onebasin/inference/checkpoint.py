@@ -16,7 +16,7 @@ from onebasin.tensor_files import TensorFileError, read_tensors, to_json, write_
 from onebasin.trees import PyTree, first_difference, leaves_by_path, shapes_by_path, with_leaves
 
 FORMAT = "onebasin-checkpoint"
-VERSION = "1"
+VERSION = 2  # the first version has no checksums
 
 
 class CheckpointError(ValueError):
@@ -58,21 +58,21 @@ def write_checkpoint(
     """Write a checkpoint; `body` has the step, config and history."""
     tensors = {f"state/{name}": leaf for name, leaf in leaves_by_path(states).items()}
     tensors |= {f"record/{name}": array for name, array in records.items()}
-    header = {"format": FORMAT, "version": VERSION, "body": to_json(body, "checkpoint")}
+    header = {"format": FORMAT, "version": str(VERSION), "body": to_json(body, "checkpoint")}
     write_tensors(path, tensors, header)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint; an incomplete or damaged one is refused."""
     try:
         header, arrays = read_tensors(path)
+        header.check_form(FORMAT, VERSION, "a checkpoint of OneBasin")
+        match header.json("body", dict):
+            case {"step": int(step), "config": dict(config), "history": list(history)}:
+                return Checkpoint(step, config, history, arrays)
+        raise TensorFileError(f"{path} has a damaged header: it lacks step, config or history")
     except TensorFileError as error:
         raise CheckpointError(f"{error}; delete the checkpoint and start again") from None
-    if header.metadata.get("format") != FORMAT or header.metadata.get("version") != VERSION:
-        raise CheckpointError(
-            f"{path} is not a checkpoint that this OneBasin reads; give another path or delete it"
-        )
-    body = header.json("body")
-    return Checkpoint(body["step"], body["config"], body["history"], arrays)
 
 
 def settings_of(path: Path) -> dict[str, Any]:

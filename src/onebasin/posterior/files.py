@@ -23,6 +23,7 @@ from onebasin.posterior.structure import describe, rebuild, rebuild_like
 from onebasin.tensor_files import (
     Pathlike,
     TensorFileError,
+    TensorHeader,
     check_new,
     map_tensors,
     read_tensor_header,
@@ -33,7 +34,7 @@ from onebasin.tensor_files import (
 from onebasin.trees import PyTree, leaves_by_path
 
 FORMAT = "onebasin-posterior"
-VERSION = 1
+VERSION = 2  # the first version has no checksums
 
 # The trees of each kind, with the number of leading axes of their leaves.
 TREES = {
@@ -148,7 +149,7 @@ def load(path: Pathlike, like: PyTree | None = None, *, mapped: bool = False) ->
         tensors, convert = read_tensors(path)[1], jnp.asarray
     try:
         return _build(header.description, "", tensors, like, convert)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TensorFileError(f"{path} lacks an array its header promises: {error}") from None
     except ValueError as error:
         raise TensorFileError(f"{path}: {error}") from None
@@ -167,28 +168,35 @@ def read_header(path: Pathlike) -> Header:
     ({'w': (3,)}, {'seed': 1})
     """
     found = read_tensor_header(path)
-    if found.metadata.get("format") != FORMAT:
-        raise TensorFileError(
-            f"{path} is a safetensors file but not a OneBasin posterior; "
-            "build a posterior from its arrays and write it with onebasin.save"
-        )
-    version = found.metadata.get("version", "")
-    if version != str(VERSION):
-        raise TensorFileError(
-            f"{path} has format version '{version}' and this OneBasin reads version {VERSION}; "
-            "use the OneBasin that wrote it, or save it again"
-        )
-    description = found.json("posterior")
-    if not isinstance(description, dict) or not isinstance(description.get("kind"), str):
-        raise TensorFileError(f"{path} has a damaged header: it does not name a kind of posterior")
+    remedy = "build a posterior from its arrays and write it with onebasin.save"
+    version = found.check_form(FORMAT, VERSION, f"a OneBasin posterior; {remedy}")
+    description = found.json("posterior", dict)
+    _check_description(found, description)
     return Header(
         kind=description["kind"],
-        network=found.json("network"),
-        provenance=found.json("provenance"),
-        version=VERSION,
+        network=found.json("network", dict, type(None)),
+        provenance=found.json("provenance", dict),
+        version=version,
         shapes=found.shapes,
         description=description,
     )
+
+
+def _check_description(found: TensorHeader, description: Any) -> None:
+    """Refuse what does not describe a posterior, before anything is built from it."""
+    match description:
+        case {"kind": "Mixture", "components": [_, *_] as parts}:
+            for part in parts:
+                _check_description(found, part)
+        case {"kind": str(kind), "trees": dict(trees)} if kind in TREES:
+            if not TREES[kind].keys() <= trees.keys():
+                raise TensorFileError(f"{found.path} has a damaged header: a {kind} lacks a tree")
+        case {"kind": kind}:
+            raise TensorFileError(f"{found.path}: a posterior of unknown kind {kind!r:.40}")
+        case _:
+            raise TensorFileError(
+                f"{found.path} has a damaged header: it does not name a kind of posterior"
+            )
 
 
 def _describe_posterior(posterior: object, prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -233,8 +241,6 @@ def _build(
             for i, part in enumerate(description["components"])
         ]
         return Mixture(tuple(parts), convert(tensors[f"{prefix}weights"]))
-    if kind not in KINDS:
-        raise ValueError(f"a posterior of unknown kind '{kind}'")
     fields: dict[str, Any] = {}
     for name, containers in description["trees"].items():
         arrays = {key: convert(a) for key, a in _under(f"{prefix}{name}/", tensors).items()}

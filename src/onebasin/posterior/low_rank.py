@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.posterior.checks import check_numbers
 from onebasin.posterior.noise import check_count, gaussian_log_density, normal_like, repeat_state
 from onebasin.posterior.protocol import Move, keep
 from onebasin.trees import PyTree, all_arrays, check_same_shapes, num_parameters
@@ -44,6 +45,9 @@ class LowRank:
             ranks = {np.shape(leaf)[0] for leaf in jax.tree.leaves(self.factors)}
             if len(ranks) > 1:
                 raise ValueError(f"the factors of a LowRank have different ranks {sorted(ranks)}")
+            check_numbers("the mean of a LowRank", self.mean)
+            check_numbers("the std of a LowRank", self.std, positive=True)
+            check_numbers("the factors of a LowRank", self.factors)
 
     def __repr__(self) -> str:
         return f"LowRank({num_parameters(self.mean):,} parameters, rank {self.rank})"

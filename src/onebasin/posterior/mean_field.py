@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from onebasin.posterior.checks import check_numbers
 from onebasin.posterior.noise import check_count, gaussian_log_density, normal_like, repeat_state
 from onebasin.posterior.protocol import Move, keep
 from onebasin.trees import PyTree, all_arrays, check_same_shapes, num_parameters
@@ -35,6 +36,8 @@ class MeanField:
     def __post_init__(self) -> None:
         if all_arrays((self.mean, self.std)):
             check_same_shapes(self.mean, self.std, "the std of a MeanField")
+            check_numbers("the mean of a MeanField", self.mean)
+            check_numbers("the std of a MeanField", self.std, positive=True)
 
     def __repr__(self) -> str:
         return f"MeanField({num_parameters(self.mean):,} parameters)"

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from onebasin.posterior.checks import check_numbers
 from onebasin.posterior.noise import check_count
 from onebasin.posterior.protocol import Move, keep
 from onebasin.trees import PyTree, all_arrays, leaves_by_path, num_parameters, take_entry
@@ -58,6 +59,7 @@ class Samples:
             raise ValueError(
                 f"chain has shape {np.shape(self.chain)}; give one number for each of {draws} draws"
             )
+        check_numbers("a draw", self.draws)
         for name, leaf in leaves_by_path(self.state).items():
             if np.shape(leaf)[:1] != (draws,):
                 raise ValueError(

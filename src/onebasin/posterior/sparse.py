@@ -5,6 +5,7 @@ flattened leaf (in the smallest sufficient unsigned type), and `values/<key path
 the shapes of the leaves, the containers of the tree, the config of the network and provenance.
 """
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from onebasin.tensor_files import (
 )
 from onebasin.trees import PyTree, leaves_by_path, num_parameters, shapes_by_path, with_leaves
 
-FORMAT = ("onebasin-sparse", "1")
+FORMAT, VERSION = "onebasin-sparse", 2  # the first version has no checksums
+LARGEST_EXPANSION = 1e5  # times what is stored: a network of this share is not worth keeping
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,24 +76,27 @@ def save_sparse(
         "by": pruned.by,
         "scope": pruned.scope,
     }
-    write_tensors(path, tensors, header_of(FORMAT, "content", content, network, provenance))
+    form = (FORMAT, str(VERSION))
+    write_tensors(path, tensors, header_of(form, "content", content, network, provenance))
     return path
 
 
 def load_sparse(path: Pathlike) -> SparseFile:
     """Read a pruned network into dense params, with zeros at pruned coordinates."""
     header, tensors = read_tensors(path)
-    metadata = header.metadata
-    if (metadata.get("format"), metadata.get("version")) != FORMAT:
-        raise TensorFileError(
-            f"{path} is not a sparse file of version {FORMAT[1]}; `onebasin prune` writes them"
-        )
-    content = header.json("content")
+    header.check_form(FORMAT, VERSION, "a sparse file; `onebasin prune` writes them")
+    content = header.json("content", dict)
     try:
+        sizes = {name: math.prod(shape) for name, shape in content["shapes"].items()}
+        stored = sum(len(tensors[f"values/{name}"]) for name in sizes)
+        if min(sizes.values(), default=0) < 0 or sum(sizes.values()) > LARGEST_EXPANSION * (
+            stored + 1
+        ):
+            raise ValueError(f"{stored} values cannot fill {sum(sizes.values())} parameters")
         leaves, masks = {}, {}
         for name, shape in content["shapes"].items():
             indices, values = tensors[f"indices/{name}"], tensors[f"values/{name}"]
-            dense = np.zeros(int(np.prod(shape)), values.dtype)
+            dense = np.zeros(sizes[name], values.dtype)
             mask = np.zeros(len(dense), bool)
             dense[indices], mask[indices] = values, True
             leaves[name] = jnp.asarray(dense.reshape(shape))
@@ -99,6 +104,7 @@ def load_sparse(path: Pathlike) -> SparseFile:
         params = rebuild(content["tree"], leaves)
         mask = with_leaves(params, masks)
         pruned = Pruned(params, mask, content["kept"], content["by"], content["scope"])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise TensorFileError(f"{path} is damaged: {error!r}") from None
-    return SparseFile(pruned, header.json("network"), header.json("provenance"))
+    network = header.json("network", dict, type(None))
+    return SparseFile(pruned, network, header.json("provenance", dict))

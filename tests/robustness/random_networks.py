@@ -1,0 +1,273 @@
+"""Random networks, and a check of their symmetries that shares no code with the library's own.
+
+A network is a random chain of layers on vectors, images or sequences: dense layers, gates,
+concatenations, residual sums, normalisations, convolutions, pooling, attention, recurrence. Tied
+weights, fixed permutations of units, slices and cumulative sums are among them, because they are
+what a wrong rule would overlook. `false_groups` permutes the parameters of every group that the
+trace found with plain NumPy indexing and compares the outputs in double precision.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Params = dict[str, Any]
+Layer = Callable[[Params, Any], Any]
+
+
+@dataclass
+class Builder:
+    """Collects layers and their parameters."""
+
+    rng: np.random.Generator
+    params: Params = field(default_factory=dict)
+    layers: list[Layer] = field(default_factory=list)
+
+    def param(self, *shape: int) -> str:
+        name = f"p{len(self.params)}"
+        scale = 1 / np.sqrt(max(1, int(np.prod(shape[:-1])))) if len(shape) > 1 else 1.0
+        self.params[name] = self.rng.normal(size=shape) * scale
+        return name
+
+    def width(self) -> int:
+        return int(self.rng.integers(2, 7))
+
+    def choose(self, *options: Any) -> Any:
+        return options[int(self.rng.integers(len(options)))]
+
+
+ACTIVATIONS = (jnp.tanh, jax.nn.relu, jax.nn.gelu, jnp.sin, lambda z: z)
+
+
+def dense(b: Builder, units: int, out: int | None = None) -> tuple[Layer, int]:
+    out = out or b.width()
+    kernel, bias, phi = b.param(units, out), b.param(out), b.choose(*ACTIVATIONS)
+    use_bias = bool(b.rng.integers(2))
+    return lambda p, z: phi(z @ p[kernel] + (p[bias] if use_bias else 0.0)), out
+
+
+def residual(b: Builder, units: int) -> tuple[Layer, int]:
+    inner, middle = dense(b, units)
+    outer, _ = dense(b, middle, units)
+    return lambda p, z: z + outer(p, inner(p, z)), units
+
+
+def gate(b: Builder, units: int) -> tuple[Layer, int]:
+    """A fused gate: one kernel for values and gates, split in two."""
+    out = b.width()
+    kernel = b.param(units, 2 * out)
+
+    def apply(p: Params, z: Any) -> Any:
+        value, gates = jnp.split(z @ p[kernel], 2, axis=-1)
+        return value * jax.nn.sigmoid(gates)
+
+    return apply, out
+
+
+def concatenate(b: Builder, units: int) -> tuple[Layer, int]:
+    left, a = dense(b, units)
+    right, c = dense(b, units)
+    return lambda p, z: jnp.concatenate([left(p, z), right(p, z)], axis=-1), a + c
+
+
+def layer_norm(b: Builder, units: int) -> tuple[Layer, int]:
+    gain, shift = b.param(units), b.param(units)
+
+    def apply(p: Params, z: Any) -> Any:
+        z = z - z.mean(-1, keepdims=True)
+        return z / jnp.sqrt((z**2).mean(-1, keepdims=True) + 1e-3) * p[gain] + p[shift]
+
+    return apply, units
+
+
+def tied(b: Builder, units: int) -> tuple[Layer, int]:
+    """The same kernel forwards and, transposed, backwards."""
+    kernel = b.param(units, b.width())
+    return lambda p, z: jnp.tanh(z @ p[kernel]) @ p[kernel].T, units
+
+
+def recurrent(b: Builder, units: int) -> tuple[Layer, int]:
+    """Some steps of a cell whose kernel has the same units on both axes."""
+    out, steps = b.width(), int(b.rng.integers(1, 4))
+    into, across = b.param(units, out), b.param(out, out)
+
+    def apply(p: Params, z: Any) -> Any:
+        drive = z @ p[into]
+
+        def step(h: Any, _: None) -> tuple[Any, None]:
+            return jnp.tanh(drive + h @ p[across]), None
+
+        return jax.lax.scan(step, jnp.zeros_like(drive), None, length=steps)[0]
+
+    return apply, out
+
+
+def scramble(b: Builder, units: int) -> tuple[Layer, int]:
+    """A fixed permutation of the units: which unit is which matters from here on."""
+    order = b.rng.permutation(units)
+    return lambda p, z: z[..., order], units
+
+
+def slices(b: Builder, units: int) -> tuple[Layer, int]:
+    """Only some of the units go on."""
+    kept = int(b.rng.integers(1, units)) if units > 1 else 1
+    return lambda p, z: z[..., :kept], kept
+
+
+def cumulative(b: Builder, units: int) -> tuple[Layer, int]:
+    return lambda p, z: jnp.cumsum(z, axis=-1), units
+
+
+def weighted_by_position(b: Builder, units: int) -> tuple[Layer, int]:
+    weights = b.rng.normal(size=units)
+    return lambda p, z: z * weights, units
+
+
+def heads(b: Builder, units: int) -> tuple[Layer, int]:
+    """Products of queries and keys inside heads, as in attention over the batch's own vectors."""
+    count, size = int(b.rng.integers(1, 4)), int(b.rng.integers(2, 4))
+    query, key, value = (b.param(units, count * size) for _ in range(3))
+    output = b.param(count * size, units)
+
+    def apply(p: Params, z: Any) -> Any:
+        def split(kernel: str) -> Any:
+            return (z @ p[kernel]).reshape(*z.shape[:-1], count, size)
+
+        scores = jnp.einsum("...hd,...gd->...hg", split(query), split(key))
+        mixed = jnp.einsum("...hg,...gd->...hd", jax.nn.softmax(scores), split(value))
+        return mixed.reshape(*z.shape[:-1], count * size) @ p[output]
+
+    return apply, units
+
+
+def extremes(b: Builder, units: int) -> tuple[Layer, int]:
+    """Symmetric and other reductions beside the units themselves."""
+    reduce = b.choose(jnp.max, jnp.sum, jnp.mean)
+    return lambda p, z: z * reduce(jnp.tanh(z), axis=-1, keepdims=True), units
+
+
+VECTOR_LAYERS = (
+    *(dense,) * 4,
+    *(residual, gate, concatenate, layer_norm) * 2,
+    *(tied, recurrent, scramble, slices, cumulative, weighted_by_position, heads, extremes),
+)
+
+
+def convolution(b: Builder, channels: int) -> tuple[Layer, int]:
+    out, side = b.width(), int(b.choose(1, 3))
+    kernel, bias, phi = b.param(side, side, channels, out), b.param(out), b.choose(*ACTIVATIONS)
+
+    def apply(p: Params, z: Any) -> Any:
+        y = jax.lax.conv_general_dilated(
+            z, p[kernel], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return phi(y + p[bias])
+
+    return apply, out
+
+
+def pooled(b: Builder, channels: int) -> tuple[Layer, int]:
+    def apply(p: Params, z: Any) -> Any:
+        n, h, w, c = z.shape
+        return z.reshape(n, h // 2, 2, w // 2, 2, c).max((2, 4)) if h % 2 == w % 2 == 0 else z
+
+    return apply, channels
+
+
+def group_norm(b: Builder, channels: int) -> tuple[Layer, int]:
+    groups = int(b.choose(*[g for g in (1, 2, 3) if channels % g == 0]))
+    gain = b.param(channels)
+
+    def apply(p: Params, z: Any) -> Any:
+        grouped = z.reshape(*z.shape[:-1], groups, channels // groups)
+        square = (grouped**2).mean((1, 2, 4), keepdims=True)
+        return (grouped / jnp.sqrt(square + 1e-3)).reshape(z.shape) * p[gain]
+
+    return apply, channels
+
+
+IMAGE_LAYERS = (*(convolution,) * 3, pooled, group_norm)
+
+
+@dataclass(frozen=True)
+class RandomNetwork:
+    """A function, its parameters and a batch of inputs."""
+
+    apply: Callable[[Params, Any], Any]
+    params: Params
+    x: np.ndarray
+
+
+def random_network(seed: int) -> RandomNetwork:
+    """The network of a seed."""
+    rng = np.random.default_rng([7, seed])
+    b = Builder(rng)
+    units = b.width()
+    if rng.integers(3) == 0:
+        x = rng.normal(size=(3, 4, 4, units))
+        for _ in range(int(rng.integers(1, 4))):
+            layer, units = b.choose(*IMAGE_LAYERS)(b, units)
+            b.layers.append(layer)
+        spatial = b.choose("flatten", "mean")
+        if spatial == "flatten":
+            shape = jax.eval_shape(_chained(b.layers), b.params, x).shape
+            units = int(np.prod(shape[1:]))
+            b.layers.append(lambda p, z: z.reshape(len(z), -1))
+        else:
+            b.layers.append(lambda p, z: z.mean((1, 2)))
+    else:
+        x = rng.normal(size=(3, units))
+    for _ in range(int(rng.integers(1, 5))):
+        layer, units = b.choose(*VECTOR_LAYERS)(b, units)
+        b.layers.append(layer)
+    last, _ = dense(b, units, 2)
+    b.layers.append(last)
+    return RandomNetwork(_chained(b.layers), b.params, x)
+
+
+def _chained(layers: list[Layer]) -> Callable[[Params, Any], Any]:
+    fixed = tuple(layers)
+
+    def apply(params: Params, x: Any) -> Any:
+        for layer in fixed:
+            x = layer(params, x)
+        return x
+
+    return apply
+
+
+def permuted(params: Params, group: Any, order: np.ndarray) -> Params:
+    """Every place of a group moved by plain indexing: unit i takes the positions of order[i]."""
+    moved = {name: np.array(leaf) for name, leaf in params.items()}
+    sources: dict[tuple[str, int], np.ndarray] = {}
+    for place in group.places:
+        index = sources.setdefault(
+            (place.leaf, place.axis), np.arange(params[place.leaf].shape[place.axis])
+        )
+        index[place.positions] = np.asarray(place.positions)[order]
+    for (leaf, axis), index in sources.items():
+        moved[leaf] = np.take(moved[leaf], index, axis=axis)
+    return moved
+
+
+def false_groups(network: RandomNetwork, symmetry: Any, seed: int) -> list[str]:
+    """The names of groups whose permutation changes the outputs; none, if the trace is right.
+
+    Call it in double precision: what rounding does stays far below the tolerance.
+    """
+    rng = np.random.default_rng([11, seed])
+    params = {k: rng.normal(size=np.shape(v)) * 0.7 for k, v in network.params.items()}
+    x = rng.normal(size=(5, *network.x.shape[1:]))
+    reference = np.asarray(network.apply(params, x))
+    scale = np.abs(reference).max() + np.ptp(reference) + 1e-12
+    wrong = []
+    for group in symmetry.groups:
+        order = np.roll(rng.permutation(group.size), 1)
+        moved = np.asarray(network.apply(permuted(params, group, order), x))
+        if not np.abs(moved - reference).max() <= 1e-8 * scale:
+            wrong.append(group.name)
+    return wrong
