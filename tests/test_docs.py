@@ -88,7 +88,10 @@ def test_files_named_in_the_architecture_exist() -> None:
 def test_files_named_on_the_pages_exist() -> None:
     for page in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         for name in re.findall(r"`((?:[\w-]+/)+[\w*]+\.(?:pyi?|json|toml))`", page.read_text()):
-            found = any(list(base.glob(name)) for base in (SOURCE, ROOT)) or "runs/" in name
+            found = (
+                any(list(base.glob(name)) for base in (SOURCE, SOURCE.parent, ROOT))
+                or "runs/" in name
+            )
             assert found, f"{page.relative_to(ROOT)} names {name}"
 
 
