@@ -60,7 +60,7 @@ def test_layers_are_those_of_the_contract() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     (contract,) = project["tool"]["importlinter"]["contracts"]
     shown = ARCHITECTURE.split("<!-- layers -->")[1].split("<!-- /layers -->")[0]
-    layers = [re.findall(r"`([\w.]+)`", line) for line in shown.strip().splitlines()]
+    layers = [re.findall(r"`([\w.]+)`", item) for item in re.split(r"\n\d+\. ", shown)[1:]]
     assert layers == [layer.split(" | ") for layer in contract["layers"]]
 
 
