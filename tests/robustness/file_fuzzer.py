@@ -1,10 +1,12 @@
-"""Damaged files of every kind: each must be refused with a sentence that names it, or mean the same.
+"""Damaged files of every kind: each is refused with a sentence that names it, or means the same.
 
 `cases(folder)` writes one good file of every kind together with what reads it and what it means;
 `mutations(rng, data, kind)` damages its bytes; `judge` says what came of reading the result:
 
 * "refused": an error of ours (ValueError or OSError) whose message names the file,
 * "same": it was read and means what the good file means,
+* "unverifiable": other pixels or labels in a published format that has no checksum (plain IDX and
+  CIFAR files; the compressed ones have one),
 * anything else is a defect: "changed" (read as something else without a word), "foreign" (another
   kind of exception), "unnamed" (a refusal that does not name the file), "hung", "memory".
 """
@@ -24,12 +26,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.choices import DataName
 from onebasin.data import load_dataset
 from onebasin.experiments.record import read_record
 from onebasin.inference.checkpoint import read_checkpoint, write_checkpoint
 from onebasin.posterior import LowRank, MeanField, Mixture, Samples, load, read_header, save
 from onebasin.posterior.sparse import load_sparse, save_sparse
 from onebasin.pruning import prune
+from onebasin.tensor_files import verify_tensors
 from onebasin.trees import leaves_by_path
 
 SECONDS = 10  # after which reading counts as hung
@@ -46,6 +50,7 @@ class Case:
     read: Callable[[Path], Any]
     needs: tuple[tuple[str, bytes], ...] = ()
     """Other files that have to lie beside it."""
+    checksummed: bool = True
 
 
 def meaning(value: Any) -> Any:
@@ -69,6 +74,7 @@ def _posterior(path: Path) -> Any:
 
 
 def _mapped(path: Path) -> Any:
+    verify_tensors(path)  # mapped numbers are checked on request
     return [read_header(path).kind, leaves_by_path(load(path, mapped=True))]
 
 
@@ -89,7 +95,7 @@ def _checkpoint(path: Path) -> Any:
     return [found.step, found.config, found.history, found.arrays]
 
 
-def _dataset(name: str) -> Callable[[Path], Any]:
+def _dataset(name: DataName) -> Callable[[Path], Any]:
     def read(path: Path) -> Any:
         data = load_dataset(name, root=path.parent)
         return [data.train.x, data.train.y, data.test.x, data.test.y]
@@ -131,14 +137,8 @@ def cases(folder: Path) -> list[Case]:
     path = save_sparse(folder / "sparse.safetensors", prune(mean, std, keep=0.4), **about)
     found.append(Case("sparse", path.name, path.read_bytes(), _sparse))
     path = folder / "fit.checkpoint"
-    write_checkpoint(
-        path,
-        step=7,
-        config=about["fit"],
-        history=[{"step": 7, "loss": 0.5}],
-        states=mean,
-        records={"energy": np.ones((2, 3), np.float32)},
-    )
+    body = {"step": 7, "config": about["fit"], "history": [{"step": 7, "loss": 0.5}]}
+    write_checkpoint(path, body, mean, {"energy": np.ones((2, 3), np.float32)})
     found.append(Case("checkpoint", path.name, path.read_bytes(), _checkpoint))
     record = _record()
     found.append(Case("record", "barriers.json", json.dumps(record).encode(), read_record))
@@ -168,7 +168,8 @@ def _data_cases(rng: np.random.Generator) -> list[Case]:
     for kind, group in (("idx", files), ("idx.gz", zipped)):
         for name in group:
             others = tuple((n, d) for n, d in group.items() if n != name)
-            found.append(Case(kind, name, group[name], _dataset("mnist"), others))
+            zipped_too = kind == "idx.gz"
+            found.append(Case(kind, name, group[name], _dataset("mnist"), others, zipped_too))
     records = {
         f"{stem}.bin": b"".join(
             bytes([int(rng.integers(10))]) + rng.integers(0, 256, 3072, dtype=np.uint8).tobytes()
@@ -178,7 +179,7 @@ def _data_cases(rng: np.random.Generator) -> list[Case]:
     }
     name = "data_batch_2.bin"
     others = tuple((n, d) for n, d in records.items() if n != name)
-    found.append(Case("cifar", name, records[name], _dataset("cifar10"), others))
+    found.append(Case("cifar", name, records[name], _dataset("cifar10"), others, False))
     return found
 
 
@@ -281,6 +282,8 @@ def judge(case: Case, path: Path, good: Any) -> tuple[str, str]:
             try:
                 found = meaning(case.read(path))
                 verdict, text = ("same", "") if found == good else ("changed", "")
+                if verdict == "changed" and not case.checksummed:
+                    verdict = "unverifiable"
             except TimeoutError as error:
                 verdict, text = "hung", str(error)
             except (ValueError, OSError) as error:
@@ -317,7 +320,7 @@ def attack(folder: Path, count: int, seed: int) -> dict[str, Any]:
         path.write_bytes(mutated(rng, case))
         verdict, text = judge(case, path, good[i])
         counts[verdict] = counts.get(verdict, 0) + 1
-        if verdict not in ("refused", "same"):
+        if verdict not in ("refused", "same", "unverifiable"):
             defects.append(f"{case.kind} #{number}: {verdict}: {text[:200]}")
         path.write_bytes(case.data)
     return {"tried": count, "counts": counts, "defects": defects}

@@ -7,6 +7,7 @@ what a wrong rule would overlook. `false_groups` permutes the parameters of ever
 trace found with plain NumPy indexing and compares the outputs in double precision.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from onebasin.symmetry import Group, NoRuleWarning, Symmetry, find_symmetry
 
 Params = dict[str, Any]
 Layer = Callable[[Params, Any], Any]
@@ -240,7 +243,7 @@ def _chained(layers: list[Layer]) -> Callable[[Params, Any], Any]:
     return apply
 
 
-def permuted(params: Params, group: Any, order: np.ndarray) -> Params:
+def permuted(params: Params, group: Group, order: np.ndarray) -> Params:
     """Every place of a group moved by plain indexing: unit i takes the positions of order[i]."""
     moved = {name: np.array(leaf) for name, leaf in params.items()}
     sources: dict[tuple[str, int], np.ndarray] = {}
@@ -254,7 +257,7 @@ def permuted(params: Params, group: Any, order: np.ndarray) -> Params:
     return moved
 
 
-def false_groups(network: RandomNetwork, symmetry: Any, seed: int) -> list[str]:
+def false_groups(network: RandomNetwork, symmetry: Symmetry, seed: int) -> list[str]:
     """The names of groups whose permutation changes the outputs; none, if the trace is right.
 
     Call it in double precision: what rounding does stays far below the tolerance.
@@ -271,3 +274,18 @@ def false_groups(network: RandomNetwork, symmetry: Any, seed: int) -> list[str]:
         if not np.abs(moved - reference).max() <= 1e-8 * scale:
             wrong.append(group.name)
     return wrong
+
+
+def attack(count: int, seed: int) -> dict[str, Any]:
+    """Trace `count` random networks; how many groups were found, and which are false."""
+    groups, defects = 0, []
+    with jax.enable_x64(True):
+        for number in range(count):
+            network = random_network(1_000_000 * seed + number)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NoRuleWarning)
+                found = find_symmetry(network.apply, network.params, network.x, check=False)
+            groups += len(found.groups)
+            wrong = false_groups(network, found, number)
+            defects += [f"network {number}: group {name} is false" for name in wrong]
+    return {"tried": count, "groups": groups, "defects": defects}

@@ -62,7 +62,9 @@ def run(config: Align) -> None:
     from onebasin.symmetry import find_symmetry
 
     first = config.files[0]
-    network = DescribedNetwork.from_config(headers[first].network, first)
+    network = DescribedNetwork.from_config(
+        headers[first].network, first, headers[first].params_shapes()
+    )
     objective = _objective(config, network)
     symmetry = find_symmetry(network, network.shapes, network.x)
     loaded = {path: load(path) for path in headers}

@@ -65,7 +65,7 @@ def run(config: CompactOptions) -> None:
     from onebasin.posterior import load
     from onebasin.symmetry import find_symmetry, transpositions
 
-    network = DescribedNetwork.from_config(header.network, config.files[0])
+    network = DescribedNetwork.from_config(header.network, config.files[0], header.params_shapes())
     posteriors = [load(path, mapped=True) for path in config.files]
     if config.chains:
         posteriors = [part for q in posteriors for part in q.of_chains(config.chains)]

@@ -37,6 +37,7 @@ COMMANDS = {
     "prune": Command("onebasin.cli.prune", "keep the most certain weights"),
     "diagnose": Command("onebasin.cli.diagnose", "check chains before and after alignment"),
     "reproduce": Command("onebasin.cli.reproduce", "run the published experiments"),
+    "verify": Command("onebasin.cli.verify", "check that files are whole"),
     "report": Command("onebasin.cli.report", "write an HTML page of reproduced results"),
 }
 

@@ -116,7 +116,8 @@ def open_posteriors(*paths: Path) -> Opened:
 
     headers = [read_header(path) for path in paths]
     check_same_params(dict(zip(paths, headers, strict=True)))
-    network = DescribedNetwork.from_config(headers[0].network, paths[0])
+    first = headers[0]
+    network = DescribedNetwork.from_config(first.network, paths[0], first.params_shapes())
     return Opened(paths[0], tuple(load(path) for path in paths), network, tuple(headers))
 
 

@@ -58,7 +58,8 @@ def _network(config: SymmetryOptions) -> "DescribedNetwork":
     from onebasin.posterior import read_header
 
     if config.network not in known:
-        return DescribedNetwork.from_config(read_header(path).network, path)
+        header = read_header(path)
+        return DescribedNetwork.from_config(header.network, path, header.params_shapes())
     name = cast(NetworkName, config.network)
     module = network_named(name, width=config.width, depth=config.depth)
     return DescribedNetwork(module, config.input_shape)

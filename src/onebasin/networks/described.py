@@ -12,7 +12,7 @@ from onebasin.networks.config import from_config, get_input_shape
 from onebasin.networks.lenet import LeNet
 from onebasin.networks.mlp import MLP
 from onebasin.networks.resnet import ResNet20
-from onebasin.trees import PyTree
+from onebasin.trees import PyTree, first_difference, shapes_by_path
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,16 @@ class DescribedNetwork:
         check_counts(type(self.module).__name__, "input_shape", self.input_shape)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any] | None, source: object) -> "DescribedNetwork":
-        """The network of a config; `source` is the file that errors name."""
+    def from_config(
+        cls,
+        config: Mapping[str, Any] | None,
+        source: object,
+        params_shapes: Mapping[str, tuple[int, ...]],
+    ) -> "DescribedNetwork":
+        """The network of a config; `source` is the file that errors name.
+
+        Params of other shapes are refused, before anything of the network's size is made.
+        """
         if config is None:
             raise ValueError(
                 f"{source} does not name its network; use find_symmetry on your own network in "
@@ -44,7 +52,11 @@ class DescribedNetwork:
                 f"{source} does not give the input shape of its network; save it with "
                 "network=to_config(network, input_shape)"
             )
-        return cls(from_config(config), input_shape)
+        network = cls(from_config(config), input_shape)
+        difference = first_difference(shapes_by_path(network.shapes), params_shapes)
+        if difference:
+            raise ValueError(f"{source} is not of the network that it names: {difference}")
+        return network
 
     def apply(self, params: PyTree, x: Any) -> jax.Array:
         outputs = self.module.apply({"params": params}, x)

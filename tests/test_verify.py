@@ -1,0 +1,64 @@
+"""`onebasin verify` says what a file is and finds every kind of damage."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+from onebasin.cli import main as cli
+from onebasin.posterior import MeanField, save
+
+RECORD = Path(__file__).parent.parent / "results" / "reproduction" / "width.json"
+
+
+@pytest.fixture
+def posterior(tmp_path):
+    q = MeanField({"w": jnp.arange(1.0, 9.0)}, {"w": jnp.ones(8)})
+    return save(tmp_path / "q.safetensors", q)
+
+
+def verify(*arguments):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["verify", *map(str, arguments)])
+    return stop.value.code
+
+
+def test_whole_files(posterior, capsys):
+    cli.main(["verify", str(posterior), str(RECORD)])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"{posterior}: posterior, whole (MeanField with 1 leaves)"
+    assert second.startswith(f"{RECORD}: record, whole")
+
+
+def test_a_changed_number_is_found(posterior, capsys):
+    content = bytearray(posterior.read_bytes())
+    content[-1] ^= 1
+    posterior.write_bytes(content)
+    assert verify(posterior, "--json") == 2
+    (found,) = json.loads(capsys.readouterr().out)["files"]
+    assert found["kind"] == "posterior"
+    assert not found["whole"]
+    assert "the numbers of" in found["detail"]
+
+
+def test_missing_and_foreign_files(tmp_path, capsys):
+    other = tmp_path / "text.safetensors"
+    other.write_text("not a tensor in sight")
+    assert verify(tmp_path / "nowhere", other) == 2
+    out = capsys.readouterr().out
+    assert out.count("DAMAGED") == 2
+    assert "there is no file" in out
+    assert verify() == 2
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    pipe = tmp_path / "q.safetensors"
+    subprocess.run(["mkfifo", str(pipe)], check=True)
+    program = f"from onebasin import load; load({str(pipe)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "is not a regular file" in done.stderr
