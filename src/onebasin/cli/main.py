@@ -51,8 +51,7 @@ commands (`onebasin COMMAND --help` for a command's own options):
 
 options: -h, --help; --version; --debug shows the traceback of an error
 
-examples:
-  onebasin demo
+example:
   onebasin align q1.safetensors --to q0.safetensors --out moved.safetensors
 """
 
