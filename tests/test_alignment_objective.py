@@ -20,6 +20,30 @@ from onebasin.symmetry import Permutation, Symmetry
 SHAPES = mlp_shapes((4, 6))
 
 
+class Bare(NamedTuple):
+    """A user's own posterior, of a kind without weak references."""
+
+    mean: Any
+    std: Any
+
+    @property
+    def like(self):
+        return self.mean
+
+    def moments(self):
+        return self.mean, self.std
+
+    def sample(self, count=None, *, key):
+        return MeanField(self.mean, self.std).sample(count, key=key)
+
+    def states(self, count=None, *, key):
+        del count, key
+
+    def relabel(self, move, move_state=None):
+        del move_state
+        return Bare(move(self.mean, 0), move(self.std, 0))
+
+
 def flat(tree):
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
 
@@ -168,10 +192,11 @@ def test_invalid_arguments_are_refused():
     lopsided = replace(OBJECTIVES["w2"], name="lopsided", mover=lambda q: (q.mean,))
     with pytest.raises(ValueError, match="'lopsided' has 2 features of the target and 1 of the"):
         align(q, to=to, symmetry=sym, objective=lopsided)
-    flat_std = MeanField(q.mean, jax.tree.map(jnp.zeros_like, q.std))
+    # A MeanField refuses such values when it is made; Bare stands for posteriors that do not.
+    flat_std = Bare(q.mean, jax.tree.map(jnp.zeros_like, q.std))
     with pytest.raises(ValueError, match=r"leaf 'Dense_0/bias'.*not positive"):
         align(q, to=flat_std, symmetry=sym, objective="kl")
-    nan = MeanField(jax.tree.map(lambda m: m.at[0].set(jnp.nan), q.mean), q.std)
+    nan = Bare(jax.tree.map(lambda m: m.at[0].set(jnp.nan), q.mean), q.std)
     with pytest.raises(ValueError, match=r"NaN or infinity in leaf 'mean/Dense_0/bias'"):
         align(nan, to=to, symmetry=sym)
     other = gaussian(mlp_shapes((4, 7)), 0)
@@ -208,7 +233,7 @@ def test_a_value_that_is_not_finite_is_found_on_either_side(culprit, field, bad)
     def spoilt(posterior, value):
         trees = {"mean": posterior.mean, "std": posterior.std}
         trees[field] = jax.tree.map(lambda a: a.at[0].set(value), trees[field])
-        return MeanField(**trees)
+        return Bare(**trees)
 
     sides = {"posterior": spoilt(q, 0.0), "target": spoilt(to, 0.0)}
     sides[culprit] = spoilt(sides[culprit], bad)
@@ -254,30 +279,6 @@ def test_a_cached_posterior_is_read_again_when_it_changes():
     before = align(loose, to=changed, symmetry=sym).score
     loose.mean["Dense_0"]["kernel"] *= -1
     assert align(loose, to=changed, symmetry=sym).score != before
-
-
-class Bare(NamedTuple):
-    """A user's own posterior, of a kind without weak references."""
-
-    mean: Any
-    std: Any
-
-    @property
-    def like(self):
-        return self.mean
-
-    def moments(self):
-        return self.mean, self.std
-
-    def sample(self, count=None, *, key):
-        return MeanField(self.mean, self.std).sample(count, key=key)
-
-    def states(self, count=None, *, key):
-        del count, key
-
-    def relabel(self, move, move_state=None):
-        del move_state
-        return Bare(move(self.mean, 0), move(self.std, 0))
 
 
 @pytest.mark.fast
