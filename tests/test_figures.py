@@ -151,7 +151,8 @@ def test_barrier_command_reports_before_and_after_alignment(files, tmp_path, cap
     q0, q1 = (load(path) for path in files)
     expected = wasserstein(q0, q1) ** 2
     if objective == "correlations":
-        network = DescribedNetwork.from_config(read_header(files[0]).network, files[0])
+        header = read_header(files[0])
+        network = DescribedNetwork.from_config(header.network, files[0], header.params_shapes())
         x = load_dataset("digits").train.x[:1000]
         chosen = Activations(network, x, correlation=True)
         expected = chosen.measure(q1, q0, find_symmetry(network, network.shapes, network.x))

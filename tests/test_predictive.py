@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onebasin.evaluation.predicting import predict, predict_moments, predictive
+from onebasin.evaluation.predicting import predict, predictive
 from onebasin.posterior import LowRank, MeanField, Mixture, Samples
 
 CLASSES = 3
@@ -105,21 +105,6 @@ def test_log_space_holds_where_probabilities_vanish():
     # log of the average of exp(−400) and exp(−300)
     np.testing.assert_allclose(found.log_probs[:, 1], -300 - np.log(2), rtol=1e-6)
     assert np.isfinite(found.log_probs).all()
-
-
-def test_moments_of_a_linear_model_are_those_of_the_closed_form():
-    """f = x·w with w ~ N(m, s²): mean x·m and variance x²·s² + noise²."""
-    m, s = RNG.normal(size=4), np.abs(RNG.normal(size=4)) + 0.1
-    q = MeanField({"w": jnp.asarray(m, jnp.float32)}, {"w": jnp.asarray(s, jnp.float32)})
-    count = 4000
-    found = predict_moments(
-        q, lambda p, x: x @ p["w"], X, key=KEY, num_samples=count, noise_std=0.5
-    )
-    spread = np.sqrt(X**2 @ s**2)
-    std = np.sqrt(spread**2 + 0.25)
-    # Five standard errors of a mean and of a standard deviation, over 50 examples.
-    assert np.all(np.abs(found.mean - X @ m) < 5 * spread / np.sqrt(count))
-    np.testing.assert_allclose(found.std, std, rtol=5 / np.sqrt(2 * count))
 
 
 def test_running_statistics_reach_the_network():

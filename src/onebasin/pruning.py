@@ -178,8 +178,7 @@ def pruning_curve(
       network: `apply(params, x)`, a `Network` or a `Problem`.
       data: a split with .x and .y, or a pair.
       keeps: the shares of weights to keep.
-      by: the rule, as for `prune`.
-      scope: "global" or "layer", as for `prune`.
+      by, scope: as for `prune`.
       batch_size: rows run through the network at once; chosen by size if not given.
 
     >>> import jax.numpy as jnp, onebasin as ob

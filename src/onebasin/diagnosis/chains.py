@@ -72,14 +72,12 @@ class Diagnosis:
     The null is the same alignment of chains that share no mode (see `scramble`).
 
     >>> import jax, jax.numpy as jnp, onebasin as ob
-    >>> samples = ob.Samples(
-    ...     {"w1": jax.random.normal(jax.random.key(0), (8, 1, 3)), "w2": jnp.ones((8, 3, 1))},
-    ...     jnp.repeat(jnp.arange(2), 4))
-    >>> symmetry = ob.Symmetry.by_hand(
-    ...     {"w1": jnp.ones((1, 3)), "w2": jnp.ones((3, 1))}, {"hidden": [("w1", 1), ("w2", 0)]})
+    >>> w = jax.random.normal(jax.random.key(0), (8, 3))
+    >>> symmetry = ob.Symmetry.by_hand({"w": w[0]}, {"hidden": [("w", 0)]})
+    >>> samples = ob.Samples({"w": w}, jnp.repeat(jnp.arange(2), 4))
     >>> found = ob.diagnose(samples, symmetry=symmetry, key=jax.random.key(1))
-    >>> found.num_weights, found.aligned.num_draws
-    (6, 8)
+    >>> found.num_weights, found.aligned
+    (3, Samples(3 parameters, 8 draws of 2 chains))
     """
 
     before: View
@@ -139,12 +137,12 @@ class Diagnosis:
 
     def table(self) -> str:
         """The main numbers as text."""
-        lines = [text_table(self._cells(), narrowest=9)]
-        lines.append(
+        lines = [
+            text_table(self._cells(), narrowest=9),
             f"(variance between chains of one law: {self.before.geometry.between_expected:.4f} for "
             f"independent draws, {self.between_expected:.4f} for as many as are effective; "
-            "the null is the same alignment of chains that share no mode)"
-        )
+            "the null is the same alignment of chains that share no mode)",
+        ]
         for name, found in (
             ("across chains, before", self.before.across),
             ("across chains, after", self.after.across),
@@ -231,21 +229,17 @@ def diagnose(
       key: the key of the null and of the choice of weights and pairs.
       align: a function that brings draws into one basin, returning them moved or a stacked
         permutation; by default `align_draws`. It aligns the null as well.
-      network: if given with `data`, barriers between pairs of draws are measured.
-      data: the examples for the barriers.
+      network, data: with both, barriers between pairs of draws are measured on the data.
       weights: the number of weights, chosen at random, for statistics of single weights; None
         for all.
-      pairs: pairs of draws for the barriers.
-      points: points along the line between two draws.
+      pairs, points: pairs of draws for the barriers, and points along each line.
       progress: how to show progress, or a function of (what, done, total).
 
     >>> import jax, jax.numpy as jnp, onebasin as ob
-    >>> noise = 0.1 * jax.random.normal(jax.random.key(0), (8, 1, 2))
-    >>> ones, chain = jnp.ones((8, 2, 1)), jnp.repeat(jnp.arange(2), 4)
-    >>> w1 = jnp.where(chain[:, None, None] == 0, jnp.array([[1.0, 5.0]]), jnp.array([[5.0, 1.0]]))
-    >>> symmetry = ob.Symmetry.by_hand(
-    ...     {"w1": w1[0], "w2": ones[0]}, {"hidden": [("w1", 1), ("w2", 0)]})
-    >>> samples = ob.Samples({"w1": w1 + noise, "w2": ones}, chain)
+    >>> chain, noise = jnp.repeat(jnp.arange(2), 4), jax.random.normal(jax.random.key(0), (8, 2))
+    >>> w = jnp.where(chain[:, None] == 0, jnp.array([1.0, 5.0]), jnp.array([5.0, 1.0]))
+    >>> symmetry = ob.Symmetry.by_hand({"w": w[0]}, {"hidden": [("w", 0)]})
+    >>> samples = ob.Samples({"w": w + 0.1 * noise}, chain)
     >>> found = ob.diagnose(samples, symmetry=symmetry, key=jax.random.key(1))
     >>> found.before.geometry.between > 0.9, found.after.geometry.between < 0.2
     (True, True)

@@ -1,6 +1,6 @@
 """Distances between posteriors over the same params."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,8 +12,7 @@ from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositi
 from onebasin.trees import PyTree, leaves_by_path
 
 
-@dataclass(frozen=True)
-class AlignedDistance:
+class AlignedDistance(NamedTuple):
     """The pair of Xiao et al.: the distance of the weights, and the number of transpositions."""
 
     squared: float

@@ -96,12 +96,8 @@ def plane_through(
 ) -> Plane:
     """The plane through three points, by Gram–Schmidt.
 
-    The first point is the origin, and the second lies on the first axis.
-
-    Args:
-      points: three points, each params or a posterior, which counts by its mean.
-      names: a name for each point.
-      draw: the draw of Samples to take instead of their mean.
+    A point is params, or a posterior, which counts by its mean, or with `draw` by that draw of
+    Samples. The first point is the origin, and the second lies on the first axis.
 
     >>> import jax.numpy as jnp, onebasin as ob
     >>> points = [{"w": jnp.array(w)} for w in ([0.0, 0.0], [3.0, 0.0], [1.0, 2.0])]
@@ -194,10 +190,8 @@ def landscape(
       likelihood_scale: the weight of the log likelihood against the prior.
       num_train: the number of examples to which the likelihood of `data` is scaled; by default
         that of `data`.
-      likelihood: by default that of the problem, else "categorical"; as for `profile`.
       state: running statistics, if the network has any.
-      batch_size: rows run through the network at once; chosen by size if not given.
-      progress: how to show progress, or a function of (what, done, total).
+      likelihood, batch_size, progress: as for `profile`.
 
     >>> import jax.numpy as jnp, onebasin as ob
     >>> plane = ob.plane_through([{"w": jnp.array([w])} for w in ([0.0, 0], [1.0, 0], [0.0, 1])])
@@ -221,7 +215,7 @@ def landscape(
         for done, (i, j) in enumerate(grid, start=1):
             params = plane.at(a[j], b[i])
             for xs, ys, real in parts:
-                log_p, hit = _score(apply, resolved, params, state, xs, ys)
+                log_p, hit = _score(apply, resolved, params, state, (xs, ys))
                 loss[i, j] -= np.asarray(log_p)[:real].sum(dtype=np.float64)
                 hits[i, j] += np.asarray(hit)[:real].sum()
             if prior is not None:
@@ -237,12 +231,7 @@ def landscape(
 
 @partial(jax.jit, static_argnames=("apply", "likelihood"))
 def _score(
-    apply: Apply,
-    likelihood: Likelihood,
-    params: PyTree,
-    state: PyTree | None,
-    x: jax.Array,
-    y: jax.Array | None,
+    apply: Apply, likelihood: Likelihood, params: PyTree, state: PyTree | None, data: PyTree
 ) -> tuple[jax.Array, jax.Array]:
     def batch(xy: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         outputs = forward(apply, params, xy[0], state)
@@ -251,7 +240,7 @@ def _score(
             return log_p, jnp.zeros(len(log_p), bool)
         return log_p, outputs.argmax(-1) == xy[1]
 
-    log_p, hits = jax.lax.map(batch, (x, y))
+    log_p, hits = jax.lax.map(batch, data)
     return log_p.reshape(-1), hits.reshape(-1)
 
 

@@ -88,11 +88,6 @@ def reliability(p: Probabilities, y: ArrayLike, bins: int = 15) -> Reliability:
 def calibration_error(p: Probabilities, y: ArrayLike, bins: int = 15) -> float:
     """Expected calibration error Σ_b n_b/n · |accuracy_b − confidence_b| over bins of confidence.
 
-    Args:
-      p: probabilities or a `Predictive`.
-      y: integer labels.
-      bins: the number of bins, of equal width.
-
     >>> import onebasin as ob
     >>> round(ob.calibration_error([[0.8, 0.2]] * 2, [0, 1]), 3)  # confidence 0.8, accuracy 0.5
     0.3

@@ -38,14 +38,14 @@ class Points:
     bias: np.ndarray
     accuracy: np.ndarray
     influences: tuple[np.ndarray, ...]  # one per stratum, [points, draws]
-    draw_nll: tuple[np.ndarray, ...]  # the loss of each single draw, shaped like influences
+    draw_nlls: tuple[np.ndarray, ...]  # the loss of each single draw, shaped like influences
     exact: tuple[bool, ...]  # for each stratum, whether it is a single network
 
     def merged(self, other: "Points") -> "Points":
         """Both sets of points, in the order of t."""
         order = np.argsort(np.concatenate([self.t, other.t]), kind="stable")
         mine, theirs = (
-            (p.t, p.nll, p.bias, p.accuracy, p.influences, p.draw_nll) for p in (self, other)
+            (p.t, p.nll, p.bias, p.accuracy, p.influences, p.draw_nlls) for p in (self, other)
         )
         joined = jax.tree.map(lambda a, b: np.concatenate([a, b])[order], mine, theirs)
         return Points(*joined, exact=self.exact)
@@ -97,7 +97,10 @@ def evaluate(
     what: str = "",
 ) -> Points:
     """The loss at every t, in one pass over data, draws and points."""
-    sums = _Sums(len(ts), [s.count for s in sources])
+    nll, bias, accuracy = np.zeros((3, len(ts)))
+    influences, nlls = (tuple(np.zeros((len(ts), s.count)) for s in sources) for _ in range(2))
+    exact = tuple(s.exact for s in sources)
+    sums = Points(np.asarray(ts, np.float64), nll, bias, accuracy, influences, nlls, exact)
     done, work = 0, sum(s.count for s in sources) * len(blocks)
     classes = blocks.outputs[-1] if likelihood.classifies else 0
     for x, y, real in blocks:
@@ -120,72 +123,50 @@ def evaluate(
             log_p[:, source.count - 1] = np.asarray(pending)[:, :real]
             log_ps.append(log_p)
             probs.append(np.asarray(summed)[:, :real])
-        labels = None if y is None else np.asarray(y).reshape(blocks.rows, -1)[:real, 0]
-        sums.add(ts, sources, log_ps, probs, labels, likelihood.classifies)
+        labels = np.asarray(y).reshape(blocks.rows, -1)[:real, 0] if likelihood.classifies else None
+        _add(sums, sources, log_ps, probs, labels)
     if not np.isfinite(sums.nll).all():
         where = ts[~np.isfinite(sums.nll)][0]
         raise ValueError(
             f"the network's likelihood is not finite at t = {where:g}; look for NaN or infinity "
             "in the posteriors and the data"
         )
-    return sums.points(ts, len(blocks.x), tuple(s.exact for s in sources))
+    values = (nll, bias, accuracy, influences, nlls)
+    means = jax.tree.map(lambda total: total / len(blocks.x), values)
+    return Points(sums.t, *means, exact=exact)
 
 
-class _Sums:
-    """Sums over the examples seen so far."""
-
-    def __init__(self, points: int, counts: Sequence[int]) -> None:
-        self.nll = np.zeros(points)
-        self.bias = np.zeros(points)
-        self.hits = np.zeros(points)
-        self.influences = [np.zeros((points, count)) for count in counts]
-        self.draw_nll = [np.zeros((points, count)) for count in counts]
-
-    def add(
-        self,
-        ts: np.ndarray,
-        sources: Sequence[Stratum],
-        log_ps: Sequence[np.ndarray],
-        probs: Sequence[np.ndarray],
-        labels: np.ndarray | None,
-        classifies: bool,
-    ) -> None:
-        for j, t in enumerate(ts):
-            at = [j if source.moves else 0 for source in sources]
-            weights = [source.weight(float(t)) for source in sources]
-            parts = [p[k] for p, k in zip(log_ps, at, strict=True)]
-            log_mean = _log_mean(parts, weights)
-            self.nll[j] -= log_mean.sum(dtype=np.float64)
-            for k, (log_p, weight) in enumerate(zip(parts, weights, strict=True)):
-                self.draw_nll[k][j] -= log_p.sum(axis=1, dtype=np.float64)
-                if weight == 0 or len(log_p) == 1:
-                    continue
-                ratio = np.exp(log_p - log_mean)
-                mean = ratio.mean(axis=0, dtype=np.float64)
-                deviation = ratio - mean.astype(np.float32)
-                self.influences[k][j] -= weight * deviation.sum(axis=1, dtype=np.float64)
-                count = len(log_p)
-                square = np.einsum("si,si->", deviation, deviation, dtype=np.float64)
-                self.bias[j] += 0.5 * weight**2 * (square / (count - 1)) / count
-            if classifies and labels is not None:
-                mixed = sum(
-                    (w / s.count) * p[k]
-                    for w, s, p, k in zip(weights, sources, probs, at, strict=True)
-                )
-                self.hits[j] += (np.argmax(mixed, axis=-1) == labels).sum()
-            else:
-                self.hits[j] = np.nan
-
-    def points(self, ts: np.ndarray, total: int, exact: tuple[bool, ...]) -> Points:
-        return Points(
-            np.asarray(ts, np.float64),
-            self.nll / total,
-            self.bias / total,
-            self.hits / total,
-            tuple(u / total for u in self.influences),
-            tuple(d / total for d in self.draw_nll),
-            exact,
+def _add(
+    sums: Points,
+    sources: Sequence[Stratum],
+    log_ps: Sequence[np.ndarray],
+    probs: Sequence[np.ndarray],
+    labels: np.ndarray | None,
+) -> None:
+    """Add a block of examples to the sums; labels are None where there are no classes."""
+    for j, t in enumerate(sums.t):
+        at = [j if source.moves else 0 for source in sources]
+        weights = [source.weight(float(t)) for source in sources]
+        parts = [p[k] for p, k in zip(log_ps, at, strict=True)]
+        log_mean = _log_mean(parts, weights)
+        sums.nll[j] -= log_mean.sum(dtype=np.float64)
+        for k, (log_p, weight) in enumerate(zip(parts, weights, strict=True)):
+            sums.draw_nlls[k][j] -= log_p.sum(axis=1, dtype=np.float64)
+            count = len(log_p)
+            if weight == 0 or count == 1:
+                continue
+            ratio = np.exp(log_p - log_mean)
+            deviation = ratio - ratio.mean(axis=0, dtype=np.float64).astype(np.float32)
+            sums.influences[k][j] -= weight * deviation.sum(axis=1, dtype=np.float64)
+            square = np.einsum("si,si->", deviation, deviation, dtype=np.float64)
+            sums.bias[j] += 0.5 * weight**2 * (square / (count - 1)) / count
+        if labels is None:
+            sums.accuracy[j] = np.nan
+            continue
+        mixed = sum(
+            (w / s.count) * p[k] for w, s, p, k in zip(weights, sources, probs, at, strict=True)
         )
+        sums.accuracy[j] += (np.argmax(mixed, axis=-1) == labels).sum()
 
 
 def _log_mean(parts: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:

@@ -1,18 +1,18 @@
 """The posterior predictive by Monte Carlo, streamed over data and draws."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Required, TypedDict, Unpack, overload
+from dataclasses import dataclass
+from typing import Required, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from onebasin.evaluation.strata import Stratum, each_draw, strata
-from onebasin.evaluation.streaming import Blocks, cut, log_probabilities, plain_outputs
+from onebasin.evaluation.strata import each_draw, strata
+from onebasin.evaluation.streaming import cut, log_probabilities
 from onebasin.likelihoods import check_logits
-from onebasin.networks import Apply, NetworkLike, apply_of
+from onebasin.networks import NetworkLike, apply_of
 from onebasin.posterior import Posterior
 from onebasin.progress import Progress, reporting
 
@@ -61,15 +61,6 @@ class Predictive:
         return len(self.log_probs)
 
 
-@dataclass(frozen=True, eq=False)
-class PredictiveMoments:
-    """Mean and standard deviation of the predictive of a regression, [n, ...]."""
-
-    mean: np.ndarray = field(repr=False)
-    std: np.ndarray = field(repr=False)
-    num_samples: int
-
-
 class Options(TypedDict, total=False):
     """The keyword arguments of `predict` and `predictive`."""
 
@@ -89,16 +80,10 @@ def predict(
     posterior: Sequence[Posterior], network: NetworkLike, x: ArrayLike, **options: Unpack[Options]
 ) -> list[np.ndarray]: ...
 def predict(
-    posterior: Posterior | Sequence[Posterior],
-    network: NetworkLike,
-    x: ArrayLike,
-    *,
-    key: jax.Array,
-    num_samples: int = 128,
-    batch_size: int | None = None,
-    common_noise: bool = True,
-    progress: Progress = "auto",
-) -> np.ndarray | list[np.ndarray]:
+    posterior: Posterior | Sequence[Posterior], network: NetworkLike, x: ArrayLike, *,
+    key: jax.Array, num_samples: int = 128, batch_size: int | None = None,
+    common_noise: bool = True, progress: Progress = "auto",
+) -> np.ndarray | list[np.ndarray]:  # fmt: skip
     """Class probabilities [n, classes], averaged over draws of the posterior.
 
     p(y | x) = E_θ p(y | x, θ). `predictive` takes the same arguments and also gives logarithms
@@ -121,14 +106,10 @@ def predict(
     >>> probs.shape, bool(abs(probs.sum(axis=1) - 1).max() < 1e-6)
     ((2, 3), True)
     """
-    options: Options = {
-        "key": key,
-        "num_samples": num_samples,
-        "batch_size": batch_size,
-        "common_noise": common_noise,
-        "progress": progress,
-    }
-    found = predictive(posterior, network, x, **options)
+    found = predictive(
+        posterior, network, x, key=key, num_samples=num_samples, batch_size=batch_size,
+        common_noise=common_noise, progress=progress,
+    )  # fmt: skip
     return [one.probs for one in found] if isinstance(found, list) else found.probs
 
 
@@ -141,16 +122,10 @@ def predictive(
     posterior: Sequence[Posterior], network: NetworkLike, x: ArrayLike, **options: Unpack[Options]
 ) -> list[Predictive]: ...
 def predictive(
-    posterior: Posterior | Sequence[Posterior],
-    network: NetworkLike,
-    x: ArrayLike,
-    *,
-    key: jax.Array,
-    num_samples: int = 128,
-    batch_size: int | None = None,
-    common_noise: bool = True,
-    progress: Progress = "auto",
-) -> Predictive | list[Predictive]:
+    posterior: Posterior | Sequence[Posterior], network: NetworkLike, x: ArrayLike, *,
+    key: jax.Array, num_samples: int = 128, batch_size: int | None = None,
+    common_noise: bool = True, progress: Progress = "auto",
+) -> Predictive | list[Predictive]:  # fmt: skip
     """The predictive distribution over classes, accumulated in log space.
 
     Memory is bounded: draws are made one at a time and data are processed in blocks, so only the
@@ -159,14 +134,7 @@ def predictive(
     have their exact weights.
 
     Args:
-      posterior: one posterior, or a list of them, which gives a list.
-      network: as for `predict`, like the other arguments.
-      x: a batch of inputs.
-      key: the key of the draws.
-      num_samples: the number of draws.
-      batch_size: rows run through the network at once.
-      common_noise: whether the posteriors of a list share their noise.
-      progress: how to show progress, or a function of (what, done, total).
+      posterior, network, x, key, num_samples, batch_size, common_noise, progress: as for `predict`.
 
     >>> import jax, jax.numpy as jnp, onebasin as ob
     >>> q = ob.MeanField({"w": jnp.zeros((2, 3))}, {"w": jnp.ones((2, 3))})
@@ -175,12 +143,21 @@ def predictive(
     ((2, 3), (2,))
     """
     several = isinstance(posterior, Sequence)
-    apply = apply_of(network)
+    apply, x = apply_of(network), np.asarray(x)
+    if x.ndim < 1 or len(x) == 0:
+        raise ValueError(f"x has shape {x.shape}; give at least one example")
     results = []
     with reporting(progress) as report:
         for i, q in enumerate(posterior if several else [posterior]):
             own = key if common_noise or not several else jax.random.fold_in(key, i)
-            sources, blocks = _prepare(q, apply, x, num_samples, batch_size, key=own)
+            if not isinstance(q, Posterior):
+                raise ValueError(
+                    f"cannot predict with a {type(q).__name__}; give a posterior such as a "
+                    "MeanField or Samples (that of a path at t is path(t))"
+                )
+            sources = strata(q, num_samples, key=own)
+            params, state, _, _ = sources[0].ends(0)
+            blocks = cut(apply, params, state, x, lambda width: 12 * width + 16, batch_size)
             check_logits((2, *blocks.outputs))
             count, done = sum(source.count for source in sources), 0
             log_probs, entropies = [], []
@@ -196,61 +173,6 @@ def predictive(
             found = Predictive(np.concatenate(log_probs), np.concatenate(entropies), count)
             results.append(found)
     return results if several else results[0]
-
-
-def predict_moments(
-    posterior: Posterior,
-    network: NetworkLike,
-    x: ArrayLike,
-    *,
-    key: jax.Array,
-    noise_std: float = 0.0,
-    num_samples: int = 128,
-    batch_size: int | None = None,
-) -> PredictiveMoments:
-    """Mean and standard deviation of the outputs over draws, including the noise variance.
-
-    The standard deviation has divisor S, as for a mixture of the S draws.
-    """
-    apply = apply_of(network)
-    sources, blocks = _prepare(posterior, apply, x, num_samples, batch_size, key=key)
-    means, stds = [], []
-    for part, _, real in blocks:
-        mean = square = 0.0
-        centre: Any = None
-        for weight, params, state in each_draw(sources):
-            outputs = np.asarray(plain_outputs(apply, params, state, part), np.float64)
-            # Squares about the first draw avoid cancellation.
-            centre = outputs if centre is None else centre
-            mean = mean + weight * (outputs - centre)
-            square = square + weight * (outputs - centre) ** 2
-        variance = np.maximum(np.asarray(square) - np.asarray(mean) ** 2, 0.0)
-        means.append((centre + mean)[:real])
-        stds.append(np.sqrt(variance + noise_std**2)[:real])
-    count = sum(source.count for source in sources)
-    return PredictiveMoments(np.concatenate(means), np.concatenate(stds), count)
-
-
-def _prepare(
-    posterior: Posterior,
-    apply: Apply,
-    x: ArrayLike,
-    num_samples: int,
-    batch_size: int | None,
-    *,
-    key: jax.Array,
-) -> tuple[list[Stratum], Blocks]:
-    if not isinstance(posterior, Posterior):
-        raise ValueError(
-            f"cannot predict with a {type(posterior).__name__}; give a posterior such as a "
-            "MeanField or Samples (that of a path at t is path(t))"
-        )
-    sources = strata(posterior, num_samples, key=key)
-    x = np.asarray(x)
-    if x.ndim < 1 or len(x) == 0:
-        raise ValueError(f"x has shape {x.shape}; give at least one example")
-    params, state, _, _ = sources[0].ends(0)
-    return sources, cut(apply, params, state, x, lambda width: 12 * width + 16, batch_size)
 
 
 @jax.jit

@@ -7,7 +7,7 @@ signed largest excess over interior points is more informative.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, TypeAlias
 
 import jax
@@ -16,11 +16,10 @@ import numpy as np
 from onebasin.data.examples import Examples, examples_of
 from onebasin.evaluation import monte_carlo
 from onebasin.evaluation.monte_carlo import Points
-from onebasin.evaluation.strata import Stratum, strata
+from onebasin.evaluation.strata import strata
 from onebasin.likelihoods import LikelihoodLike
 from onebasin.networks import NetworkLike, apply_of
 from onebasin.paths import DisplacementPath, MixturePath, Path, RepairedPath, line
-from onebasin.paths.repairing import Correction
 from onebasin.posterior import Mixture, Posterior, Samples
 from onebasin.problem import likelihood_for
 from onebasin.progress import Progress, reporting
@@ -31,14 +30,13 @@ Known: TypeAlias = DisplacementPath | MixturePath | RepairedPath
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class Profile(Points):
     """Loss and accuracy along a path, with Monte Carlo errors; made by `profile`.
 
     Arrays have one entry for each point `t`. `nll` is the plain estimate; it is too large by
     about `nll_bias`, which is inversely proportional to the number of samples. Standard errors
-    are over draws. `mean_nll` belongs to the network of the mean parameters at t; `draw_nll`
-    [samples, points] to every single draw (None for a mixture, whose draws do not move).
-    For a repaired path, `plain` is the profile of the path before the repair.
+    are over draws. `mean_nll` belongs to the network of the mean parameters at t. For a repaired
+    path, `plain` is the profile of the path before the repair.
 
     >>> import jax, jax.numpy as jnp, onebasin as ob
     >>> path = ob.line({"w": jnp.array([1.0])}, {"w": jnp.array([-1.0])})
@@ -49,39 +47,30 @@ class Profile:
     """
 
     path: str
-    points: Points
     mean_nll: np.ndarray
     mean_accuracy: np.ndarray
-    draw_nll: np.ndarray | None
     num_samples: int
     num_examples: int
     plain: "Profile | None" = None
     note: str = ""
 
     @property
-    def t(self) -> np.ndarray:
-        return self.points.t
-
-    @property
-    def nll(self) -> np.ndarray:
-        return self.points.nll
+    def draw_nll(self) -> np.ndarray | None:
+        """The loss of every single draw, [samples, points], if draws can be followed along t."""
+        return self.draw_nlls[0].T if len(self.draw_nlls) == 1 else None
 
     @property
     def nll_bias(self) -> np.ndarray:
-        return self.points.bias
+        return self.bias
 
     @property
     def nll_corrected(self) -> np.ndarray:
         """The loss with its O(1/samples) bias subtracted."""
         return self.nll - self.nll_bias
 
-    @property
-    def accuracy(self) -> np.ndarray:
-        return self.points.accuracy
-
     @cached_property
     def nll_stderr(self) -> np.ndarray:
-        return self.points.stderr(np.eye(len(self.t)))
+        return self.stderr(np.eye(len(self.t)))
 
     @property
     def excess(self) -> np.ndarray:
@@ -95,7 +84,7 @@ class Profile:
     @cached_property
     def excess_stderr(self) -> np.ndarray:
         """Standard error of the excess; much noise cancels, since all points share their draws."""
-        return self.points.stderr(self._chord)
+        return self.stderr(self._chord)
 
     @property
     def barrier(self) -> float:
@@ -133,7 +122,7 @@ class Profile:
         the losses of the halves are taken to first order in their influences. Zero if all choices
         agree, NaN if there are fewer than four draws.
         """
-        pairs = zip(self.points.influences, self.points.exact, strict=True)
+        pairs = zip(self.influences, self.exact, strict=True)
         random = [influence for influence, exact in pairs if not exact]
         if not random:
             return 0.0
@@ -276,22 +265,19 @@ def profile(
     blocks = monte_carlo.prepare(sources, apply, x, y, resolved, points, batch_size)
 
     with reporting(progress) as report:
-
-        def evaluate(
-            draws: list[Stratum], ts: np.ndarray, what: str = "", change: Correction | None = None
-        ) -> Points:
-            return monte_carlo.evaluate(draws, ts, apply, blocks, resolved, change, report, what)
+        given = {"apply": apply, "blocks": blocks, "likelihood": resolved, "report": report}
+        evaluate = partial(monte_carlo.evaluate, **given)
 
         def run(path: Path, ts: np.ndarray) -> tuple[Points, Points]:
             if not isinstance(path, Known):
                 assert isinstance(start, Posterior)
                 return _run_open(path, start, ts, num_samples, key, evaluate)
             change = path.corrections(ts) if isinstance(path, RepairedPath) else None
-            found = evaluate(sources, ts, f"draws along the {path.kind}", change)
+            found = evaluate(sources, ts, correction=change, what=f"draws along the {path.kind}")
             if path.deterministic:
                 return found, found
             single = strata(_mean_path(path), 1, key=key)
-            return found, evaluate(single, ts, change=change)
+            return found, evaluate(single, ts, correction=change)
 
         def refined(path: Path, ts: np.ndarray, plain: Profile | None) -> Profile:
             found, mean = run(path, ts)
@@ -333,7 +319,7 @@ def _run_open(
                 "components; return posteriors of one kind and size along the path"
             )
         at, what = np.array([t]), f"draws, {len(found) + 1} of {len(ts)} points"
-        found.append(evaluate(draws, at, what))
+        found.append(evaluate(draws, at, what=what))
         mean = Samples(add_axis(q.moments()[0]), state=add_axis(mean_state(q)))
         means.append(evaluate(strata(mean, 1, key=key), at))
     return reduce(Points.merged, found), reduce(Points.merged, means)
@@ -350,14 +336,12 @@ def _profile(
     path: Path, found: Points, mean: Points, num_examples: int, plain: Profile | None
 ) -> Profile:
     known = isinstance(path, Known)
-    coupled = len(found.influences) == 1  # one stratum: its draws can be followed along t
     num_samples = sum(u.shape[1] for u in found.influences)
     return Profile(
+        **vars(found),
         path=path.kind if known else getattr(path, "__name__", type(path).__name__),
-        points=found,
         mean_nll=mean.nll,
         mean_accuracy=mean.accuracy,
-        draw_nll=found.draw_nll[0].T if coupled else None,
         num_samples=num_samples // 2 if isinstance(path, MixturePath) else num_samples,
         num_examples=num_examples,
         plain=plain,

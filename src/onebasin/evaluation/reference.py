@@ -11,7 +11,7 @@ other half shows by how much, and is the ceiling for any approximation.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -92,15 +92,12 @@ class ReferenceTable:
     rows: tuple[ReferenceRow, ...]
     num_examples: int
     num_samples: int
-    _by_name: dict[str, ReferenceRow] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_by_name", {row.name: row for row in self.rows})
 
     def __getitem__(self, name: str) -> ReferenceRow:
-        if name not in self._by_name:
-            raise KeyError(f"there is no row '{name}'; there are {list(self._by_name)}")
-        return self._by_name[name]
+        by_name = {row.name: row for row in self.rows}
+        if name not in by_name:
+            raise KeyError(f"there is no row '{name}'; there are {list(by_name)}")
+        return by_name[name]
 
     def summary(self) -> dict[str, Any]:
         """The table as JSON-able numbers."""
@@ -160,10 +157,8 @@ def reference_table(
         a set of Samples is used whole.
       ceiling: if the reference has several chains, add a row of one half of them against the
         other.
-      groups: groups of draws in the bootstrap.
-      resamples: bootstrap samples.
-      batch_size: rows run through the network at once; chosen by size if not given.
-      progress: how to show progress, or a function of (what, done, total).
+      groups, resamples: groups of draws in the bootstrap, and bootstrap samples.
+      batch_size, progress: as for `predict`.
 
     Returns:
       a `ReferenceTable`; its first row is the reference itself.

@@ -80,16 +80,6 @@ def each_draw(sources: list[Stratum]) -> Iterator[tuple[float, PyTree, PyTree | 
             yield source.weight(0.0) / source.count, params, state
 
 
-def constant(value: float) -> Callable[[float], float]:
-    """A weight that does not depend on t."""
-
-    def weight(t: float) -> float:
-        del t
-        return value
-
-    return weight
-
-
 def _moving(path: DisplacementPath, num_samples: int, *, key: jax.Array) -> Stratum:
     draws = coupled_draws((path.q0, path.q1), num_samples, key=key)
 
@@ -97,7 +87,7 @@ def _moving(path: DisplacementPath, num_samples: int, *, key: jax.Array) -> Stra
         (params0, state0), (params1, state1) = draws(s)
         return params0, state0, params1, state1
 
-    return Stratum(draws.count, constant(1.0), ends, True, path.deterministic)
+    return Stratum(draws.count, lambda _: 1.0, ends, True, path.deterministic)
 
 
 def _still(q: Posterior, draws: CoupledDraws) -> Stratum:
@@ -106,7 +96,7 @@ def _still(q: Posterior, draws: CoupledDraws) -> Stratum:
         return params, state, params, state
 
     exact = isinstance(q, Samples) and q.num_draws == 1
-    return Stratum(draws.count, constant(1.0), ends, False, exact)
+    return Stratum(draws.count, lambda _: 1.0, ends, False, exact)
 
 
 def _components(
@@ -123,7 +113,7 @@ def _components(
             count = max(round(num_samples * weight), min(2, num_samples))
         if weight > 0 or not proportional:
             own = strata(component, count, key=k, proportional=proportional)
-            found += _weighted(own, constant(float(weight)))
+            found += _weighted(own, lambda _, w=float(weight): w)
     return found
 
 

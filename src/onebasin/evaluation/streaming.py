@@ -162,10 +162,3 @@ def log_probabilities(
 
     log_p, entropy = lax.map(batch, x)
     return log_p.reshape(-1, log_p.shape[-1]), entropy.reshape(-1)
-
-
-@partial(jax.jit, static_argnames=("apply",))
-def plain_outputs(apply: Apply, params: PyTree, state: PyTree | None, x: jax.Array) -> jax.Array:
-    """The network's outputs [rows, ...] of one draw."""
-    outputs = lax.map(lambda part: forward(apply, params, part, state), x)
-    return outputs.reshape(-1, *outputs.shape[2:])

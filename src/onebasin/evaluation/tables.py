@@ -5,12 +5,7 @@ from html import escape
 
 
 def text_table(rows: Sequence[Sequence[str]], narrowest: int = 0) -> str:
-    """Rows as aligned columns, the first to the left and the others to the right.
-
-    >>> print(text_table([("", "nll"), ("q0", "0.12")]))
-         nll
-    q0  0.12
-    """
+    """Rows as aligned columns, the first to the left and the others to the right."""
     columns = enumerate(zip(*rows, strict=True))
     wide = [max(narrowest if i else 0, *map(len, column)) for i, column in columns]
     return "\n".join(

@@ -88,10 +88,8 @@ def line(
     """The straight line between two networks; `line(...)(t)` is a point mass (Samples of one draw).
 
     Args:
-      params0: the network at t = 0.
-      params1: the network at t = 1.
-      state0: running statistics at t = 0, if the network has any.
-      state1: running statistics at t = 1.
+      params0, params1: the networks at t = 0 and t = 1.
+      state0, state1: their running statistics, if they have any.
 
     >>> import jax.numpy as jnp, onebasin as ob
     >>> float(ob.line({"w": jnp.zeros(())}, {"w": jnp.ones(())})(0.25).draw(0)["w"])
