@@ -279,3 +279,10 @@ def test_reprs_are_short():
     seen = []
     jax.jit(lambda q: seen.append(repr(q)))(posteriors()[2])
     assert seen == ["Samples(10 parameters, 7 draws)"]
+
+
+def test_draws_that_agree_have_the_smallest_standard_deviation():
+    draws = Samples({"w": jnp.array([[1.0, 2.0], [3.0, 2.0]])})
+    q = draws.as_mean_field()
+    np.testing.assert_allclose(q.mean["w"], [2.0, 2.0])
+    np.testing.assert_allclose(q.std["w"], [1.0, np.finfo(np.float32).tiny])

@@ -96,11 +96,11 @@ class JointAlignment:
     def barycenter(self) -> MeanField:
         """The W₂ barycentre of the moved posteriors; of points, their mean and std."""
         if isinstance(self.members, Samples):
-            return MeanField(*self.posteriors.moments())
+            return self.posteriors.as_mean_field()
         known = [_tree_moments(q) for q in self.posteriors]
         means = [mean for mean, _ in known]
         if all(std is None for _, std in known):
-            return MeanField(*Samples(stack_trees(means)).moments())
+            return Samples(stack_trees(means)).as_mean_field()
         stds = [jax.tree.map(jnp.zeros_like, m) if std is None else std for m, std in known]
 
         def average(*leaves: jax.Array) -> jax.Array:

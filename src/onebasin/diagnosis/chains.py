@@ -25,7 +25,7 @@ from onebasin.evaluation.tables import html_table, text_table
 from onebasin.inference.diagnostics import FEWEST_DRAWS
 from onebasin.keys import subkey
 from onebasin.networks import NetworkLike
-from onebasin.posterior import MeanField, Samples
+from onebasin.posterior import Samples
 from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, Symmetry, stack
 from onebasin.trees import take_entry
@@ -203,7 +203,7 @@ def align_draws(
         raise ValueError(f"alignment is per draw or per chain, not per '{per}'")
     names, which = np.unique(np.asarray(samples.chain), return_inverse=True)
     chains = (take_entry(samples.draws, which == number) for number in range(len(names)))
-    means = [MeanField(*Samples(draws).moments()) for draws in chains]
+    means = [Samples(draws).as_mean_field() for draws in chains]
     found = align_many(means, symmetry=symmetry, objective=objective, progress=progress)
     return symmetry.act(stack([found.permutations[number] for number in which]), samples)
 

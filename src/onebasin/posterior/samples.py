@@ -9,6 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from onebasin.posterior.checks import check_numbers
+from onebasin.posterior.mean_field import MeanField
 from onebasin.posterior.noise import check_count
 from onebasin.posterior.protocol import Move, keep
 from onebasin.trees import PyTree, all_arrays, leaves_by_path, num_parameters, take_entry
@@ -132,6 +133,14 @@ class Samples:
         mean = jax.tree.map(lambda leaf: leaf.mean(0), self.draws)
         std = jax.tree.map(lambda leaf: leaf.std(0), self.draws)
         return mean, std
+
+    def as_mean_field(self) -> MeanField:
+        """The factorised Gaussian with the mean and standard deviation of the draws.
+
+        A coordinate that is the same in all draws gets the smallest standard deviation there is.
+        """
+        mean, std = self.moments()
+        return MeanField(mean, jax.tree.map(lambda s: jnp.maximum(s, jnp.finfo(s.dtype).tiny), std))
 
     def log_prob(self, params: PyTree) -> jax.Array:
         """Not defined: an error that names the remedy."""
