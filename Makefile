@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # The pins are for one version of Python; with others, say CONSTRAINTS= for none.
 CONSTRAINTS ?= -c constraints.txt
 
-.PHONY: demo test fast lint types format docs docs-serve results tutorials release constraints clean
+.PHONY: demo test fast lint types format docs docs-serve records results tutorials release constraints clean
 
 demo: $(STAMP)
 	$(BIN)/onebasin demo
@@ -36,6 +36,11 @@ docs: $(STAMP)
 
 docs-serve: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# Recompute the claims, tables and figures of committed records from their numbers, and the page.
+records: $(STAMP)
+	$(BIN)/python benchmarks/reconclude.py
+	$(BIN)/onebasin report results/reproduction --out results/reproduction/report.html --overwrite
 
 # Renew the tables of results in README.md and docs/ from the records.
 results: $(STAMP)

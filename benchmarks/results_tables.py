@@ -92,7 +92,7 @@ def barriers_mnist(records: Records) -> str:
     columns = {
         "barrier, nats": "barrier of the test loss, nats",
         "accuracy at the ends": "accuracy at the ends",
-        "lowest accuracy on the way": "lowest accuracy on the path",
+        "lowest accuracy on the path": "lowest accuracy on the path",
     }
     shown = {
         "as fitted": "geodesic, as fitted",

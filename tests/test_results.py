@@ -30,7 +30,7 @@ def test_the_readme_shows_its_table():
     assert TABLES["readme"](Records(ROOT / "results")) in (ROOT / "README.md").read_text()
 
 
-BARRIERS = ["path", "barrier, nats", "accuracy at the ends", "lowest accuracy on the way"]
+BARRIERS = ["path", "barrier, nats", "accuracy at the ends", "lowest accuracy on the path"]
 
 
 def path_rows(first, second, *names):

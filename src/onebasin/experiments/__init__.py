@@ -33,15 +33,15 @@ EXPERIMENTS = {
         ROSSI,
         "the loss between two posteriors, before and after alignment",
         "Barriers between two variational posteriors",
-        "Fit the same Bayesian network twice. How far does the loss of the predictive rise on "
-        "the way from one posterior to the other, and does it still once hidden units are in "
-        "order?",
+        "Fit the same Bayesian network twice. How far does the loss of the predictive rise along "
+        "the path from one posterior to the other, before and after the hidden units of one "
+        "are permuted to match those of the other?",
     ),
     "width": Entry(
         ROSSI,
         "the barrier against the width of the network",
         "Barriers against width",
-        "Does the barrier that is left after alignment shrink as the network grows wider?",
+        "Does the barrier that remains after alignment shrink as the network grows wider?",
     ),
     "prior-temperature": Entry(
         ROSSI,
@@ -57,16 +57,16 @@ EXPERIMENTS = {
     ),
     "timings": Entry(
         ROSSI,
-        "the time of an alignment as width grows (figure A2)",
+        "the time of an alignment against width (figure A2)",
         "How long alignment takes",
-        "How does the time of an alignment grow with width, and what does scoring σ cost?",
+        "How does the time of an alignment grow with width, and how much does scoring σ add?",
     ),
     "cifar100": Entry(
         ROSSI,
         "where the method fails (figure A3) and what helps",
         "Where alignment fails",
-        "On CIFAR-100 the published method leaves a barrier. Does ours, and what moves it: "
-        "better searches, activations, several starts, more posteriors at once, repair, width?",
+        "On CIFAR-100 the published method leaves a barrier. Which of our variants reduces it: "
+        "better searches, activations, several starts, joint alignment, repair, width?",
     ),
     "landscape": Entry(
         ROSSI,
@@ -78,34 +78,34 @@ EXPERIMENTS = {
         XIAO,
         "the barrier through training (figure 2)",
         "Barriers through training",
-        "When does the barrier between two networks arise, and is it there after rebasing?",
+        "When does a barrier between two networks arise in training, and does rebasing remove it?",
     ),
     "transpositions": Entry(
         XIAO,
         "planted permutations that rebasing recovers (figure 3)",
         "Planted transpositions",
         "Two networks start from the same weights up to a permutation of known size. Is it "
-        "still found after training, and what does it cost in distance and loss?",
+        "recovered after training, and how do distance and barrier grow with its size?",
     ),
     "table1": Entry(
         XIAO,
         "one Gaussian in place of HMC draws or an ensemble",
         "One Gaussian in place of many draws",
-        "How close does one Gaussian come to the predictive of HMC, fitted to draws as they are "
+        "How close does one Gaussian come to the predictive of HMC, fitted to draws before "
         "and after rebasing?",
     ),
     "sigma-pruning": Entry(
         XIAO,
         "pruning the weights of largest std (figure 5)",
         "Pruning by σ",
-        "Does σ tell which weights matter, once the draws it is taken over are in one basin?",
+        "Does σ show which weights matter once all draws are in one basin?",
     ),
     "unimodality": Entry(
         XIAO,
         "is the posterior unimodal without permutations? (figure 4)",
         "Is the posterior unimodal without permutations?",
-        "Take the permutations out of HMC chains. Do barriers between chains, second modes of "
-        "weights and the variance between chains go away?",
+        "Remove the permutations from HMC chains. Do the barriers between chains, second modes "
+        "of weights and the variance between chains disappear?",
     ),
     "many": Entry(
         OURS,

@@ -35,6 +35,8 @@ class Part:
     pair: Pair
     none: float
     """Nats that count as no barrier; the published failure is a barrier above it."""
+    largest_share: float | None = None
+    """Share of the barrier that may remain, where less is claimed than that none does."""
     searches: bool = True
     """Whether to try more than the published method."""
     random_starts: int = 5
@@ -45,8 +47,8 @@ class Part:
 
 
 TOY = (
-    Part("narrow-mlp", presets.TOY_PAIR.at(width=8), none=0.05, random_starts=2),
-    Part("wider-mlp", presets.TOY_PAIR, none=0.05, searches=False, jointly=0),
+    Part("narrow-mlp", presets.TOY_PAIR.at(width=8), none=0.05, largest_share=0.5, random_starts=2),
+    Part("wider-mlp", presets.TOY_PAIR, none=0.05, largest_share=0.5, searches=False, jointly=0),
 )
 MLP = Pair(presets.CIFAR100_COLD, presets.CPU_VI, 0.15, Sizes(5, 16, examples=5000))
 RESNET = Pair(
@@ -96,7 +98,7 @@ def align_jointly(config: Jointly, inputs: dict[str, Path], work: Work) -> dict[
     first, second = found.permutations[:2]
     moved = sym.act(sym.compose(sym.inverse(first), second), posteriors[1])
     save(work.folder / POSTERIOR, moved, network=task.network, aligned_by=config.title)
-    return {"rounds": found.rounds, "converged": found.converged, "seconds": found.seconds}
+    return {"rounds": found.rounds, "converged": found.converged}
 
 
 def plan(config: tuple[Part, ...]) -> dict[str, Plan]:
@@ -159,21 +161,32 @@ def _claims(part: Part, curves: Mapping[str, Curve]) -> list[Claim]:
         published_scale=pair.setting.same_size(PAPER[0].pair.setting),
         fits=[pair.requirement(curves.values())],
     )
+    gone = curves[best].removed_from(curves["as fitted"], part.largest_share)
     return [
         claim(
-            f"W2 alignment fails to find a solution without barrier ({pair.setting.title})",
+            f"W2 alignment leaves a barrier ({pair.setting.title})",
             published.barrier - 3 * published.error > part.none,
-            published="fails on CIFAR-100",
+            published="the method fails on CIFAR-100",
             source="Rossi et al. 2023, figure A3",
-            ours=f"{published.barrier_text} nats left",
+            ours=f"{published.barrier_text} nats remain",
             criterion=f"aligned barrier above {part.none:g} nats by three standard errors",
+            headline=True,
             **published.measured,
         ),
         claim(
-            f"Something of ours leaves less of it ({pair.setting.title})",
+            f"The best of our variants leaves a smaller barrier than W2 ({pair.setting.title})",
             curves[best].barrier < published.barrier - 2 * published.error,
             ours=f"{best}: {curves[best].barrier_text} nats",
             criterion="smallest barrier below that of plain W2 by two standard errors",
+            **curves[best].measured,
+        ),
+        claim(
+            f"With the best of our variants, {gone.words} ({pair.setting.title})",
+            gone.holds,
+            ours=f"{best}: {curves[best].barrier_text} nats "
+            f"({curves[best].share_of(curves['as fitted']):.1%} remains)",
+            criterion=gone.criterion,
+            headline=True,
             **curves[best].measured,
         ),
     ]
@@ -183,7 +196,7 @@ def _wider(narrow: Pair, wide: Pair, few: Mapping[str, Curve], many: Mapping[str
     """The barrier that W2 leaves between wider networks against that between narrower ones."""
     before, after = few["w2"], many["w2"]
     return judge(
-        f"A wider network leaves less of it ({wide.setting.title})",
+        f"A wider network leaves a smaller barrier ({wide.setting.title})",
         after.clearly_below(before),
         ours=f"{before.barrier_text} nats at width {narrow.setting.width}, "
         f"{after.barrier_text} at {wide.setting.width}",

@@ -20,7 +20,7 @@ class Requirement:
         return self.value >= self.least  # False for NaN
 
     def __str__(self) -> str:
-        return f"{self.what} {self.value:.2%}, of which {self.least:.2%} is needed"
+        return f"{self.what} {self.value:.2%}, below the required {self.least:.2%}"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class Claim:
     reason: str = ""
     value: float | None = None
     stderr: float | None = None
+    figure: str = ""
+    """The published figure or table that the claim belongs to, or "ours"."""
+    headline: bool = False
+    """Whether the claim represents its figure in a summary."""
 
 
 def judge(
@@ -56,11 +60,14 @@ def judge(
     reason: str = "",
     value: float | None = None,
     stderr: float | None = None,
+    figure: str = "",
+    headline: bool = False,
 ) -> Claim:
     """The claim with its verdict.
 
     `holds` is the answer of the criterion, None if nothing was measured. If a fit misses its
-    requirement the claim is not tested, whatever the criterion says.
+    requirement the claim is not tested, whatever the criterion says. `figure` is the source
+    without the year unless it is given.
     """
     verdict: Verdict = "does not hold"
     missed = [str(fit) for fit in fits if not fit.met]
@@ -70,7 +77,63 @@ def judge(
         verdict = "holds" if published_scale else "holds at smaller scale"
     reason = reason if verdict == "not tested" else ""
     return Claim(
-        text, published, source, ours, criterion, conditions, verdict, reason, value, stderr
+        text=text,
+        published=published,
+        source=source,
+        ours=ours,
+        criterion=criterion,
+        conditions=conditions,
+        verdict=verdict,
+        reason=reason,
+        value=value,
+        stderr=stderr,
+        figure=figure or source.replace(" 2023", ""),
+        headline=headline,
+    )
+
+
+NEGLIGIBLE = 0.02
+NO_BARRIER = (
+    f"barrier at most {NEGLIGIBLE:.0%} of the unaligned barrier and at most {NEGLIGIBLE:g} nats, "
+    "or within two standard errors of zero"
+)
+"""What "no barrier" means wherever it is claimed, whichever method is judged."""
+
+
+def no_barrier(barrier: float, stderr: float, unaligned: float) -> bool:
+    """The criterion `NO_BARRIER`; a standard error of 0 means that nothing was random.
+
+    >>> no_barrier(0.019, 0.0, 1.0), no_barrier(0.021, 0.0, 2.0), no_barrier(0.015, 0.0, 0.5)
+    (True, False, False)
+    >>> no_barrier(0.03, 0.016, 1.0)
+    True
+    """
+    small = barrier <= NEGLIGIBLE and barrier <= NEGLIGIBLE * unaligned
+    return small or (stderr > 0 and barrier <= 2 * stderr)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Whether a barrier is gone, in words that say no more than was asked."""
+
+    holds: bool
+    words: str
+    criterion: str
+
+
+def removal(
+    barrier: float, stderr: float, unaligned: float, largest_share: float | None = None
+) -> Removal:
+    """Whether no barrier remains, or with `largest_share` whether at most this share of it does.
+
+    The second is a smaller claim, for presets too small to remove a whole barrier.
+    """
+    if largest_share is None:
+        return Removal(no_barrier(barrier, stderr, unaligned), "no barrier remains", NO_BARRIER)
+    return Removal(
+        barrier <= largest_share * unaligned,
+        "most of the barrier is removed",
+        f"at most {largest_share:.0%} of the unaligned barrier remains",
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from onebasin.experiments.claims import Measured, plus_minus
+from onebasin.experiments.claims import Measured, Removal, plus_minus, removal
 from onebasin.experiments.experiment import Picture, Table
 from onebasin.figures.evaluation import profile_figure
 from onebasin.figures.style import COLOURS, COLUMN, MARKERS, paper
@@ -46,6 +46,10 @@ class Curve:
     def clearly_below(self, other: "Curve") -> bool:
         """Whether its barrier is smaller by two standard errors of the difference."""
         return other.barrier - self.barrier > 2 * (self.error**2 + other.error**2) ** 0.5
+
+    def removed_from(self, unaligned: "Curve", largest_share: float | None = None) -> Removal:
+        """Whether aligning left no barrier, or at most this share of it."""
+        return removal(self.barrier, self.error, unaligned.barrier, largest_share)
 
     def share_of(self, other: "Curve") -> float:
         """Its barrier as a share of another one; NaN if there is none."""
@@ -91,9 +95,9 @@ def barrier_table(title: str, curves: Mapping[str, Curve], note: str = "") -> Ta
         "path",
         "barrier, nats",
         "at t",
-        "largest excess inside, nats",
+        "largest interior excess, nats",
         "accuracy at the ends",
-        "lowest accuracy on the way",
+        "lowest accuracy on the path",
     ]
     return Table(title, columns, rows, note)
 

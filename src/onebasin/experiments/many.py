@@ -82,7 +82,7 @@ def merge_posteriors(config: Merge, inputs: dict[str, Path], work: Work) -> dict
     save(work.folder / POSTERIOR, found.barycenter, network=task.network)
     whole = repaired_mean(found.posteriors, task.apply, task.x[: config.examples], symmetry=sym)
     save(work.folder / REPAIRED_FILE, whole, network=task.network)
-    return {"rounds": found.rounds, "converged": found.converged, "seconds": found.seconds}
+    return {"rounds": found.rounds, "converged": found.converged}
 
 
 def judge_seconds(config: Judge) -> float:
@@ -153,7 +153,7 @@ def conclude(config: Many, outcomes: Mapping[str, Outcomes]) -> Findings:
         if "half" not in name
     ]
     heads = ["posterior", "test accuracy", *columns, "stored numbers"]
-    title = f"{config.members} posteriors and what is made of them, {config.setting.title}"
+    title = f"{config.members} posteriors and their averages, {config.setting.title}"
     note = f"{found['examples']:,} test images, {found['samples']} draws of each."
     return Findings(_claims(config, rows), [Table(title, heads, listed, note)])
 
@@ -166,6 +166,7 @@ def _claims(config: Many, rows: Mapping[str, Any]) -> list[Claim]:
     claim = partial(
         judge,
         published="not in the papers",
+        headline=True,
         conditions=f"{config.setting.title}; {config.members} VI posteriors of "
         f"{config.vi.epochs} epochs; {config.num_samples} draws",
         published_scale=config.setting.same_size(PAPER.setting),
@@ -173,28 +174,28 @@ def _claims(config: Many, rows: Mapping[str, Any]) -> list[Claim]:
     )
     return [
         claim(
-            "One merged posterior classifies as well as the members it was made of",
+            "One merged posterior classifies as well as its members",
             merged["accuracy"] >= mean - config.lost_accuracy,
             ours=f"{merged['accuracy']:.2%}, members {mean:.2%} on average",
-            criterion=f"accuracy at most {config.lost_accuracy:.1%} below the members' mean",
+            criterion=f"accuracy at most {config.lost_accuracy:.1%} below the mean of the members",
             **measured_in(merged, "accuracy"),
         ),
         claim(
-            "Without alignment the average is no posterior at all",
+            "Without alignment, the average predicts worse than the merged posterior",
             plain["nll"] > merged["nll"] + 3 * (plain["nll_stderr"] + merged["nll_stderr"]),
             ours=f"NLL {plain['nll']:.3f} averaged as fitted, {merged['nll']:.3f} merged",
-            criterion="NLL of the unaligned average above that of the merged by three errors",
+            criterion="NLL of the unaligned average higher by three standard errors",
             **measured_in(plain, "nll"),
         ),
         claim(
-            "Restoring the units' statistics makes the merged posterior surer where it is right",
+            "Restoring the statistics of the units lowers the NLL of the merged posterior",
             whole["nll"] < merged["nll"] - 2 * (whole["nll_stderr"] + merged["nll_stderr"]),
             ours=f"NLL {merged['nll']:.4f} → {whole['nll']:.4f}",
             criterion="NLL lower by two standard errors",
             **measured_in(whole, "nll"),
         ),
         claim(
-            "Merged and repaired, it is as good as the ensemble, at a fraction of its cost",
+            "Merged and repaired, one posterior matches the ensemble at a fraction of its cost",
             whole["nll"] <= ensemble["nll"] + 2 * (whole["nll_stderr"] + ensemble["nll_stderr"]),
             ours=f"NLL {whole['nll']:.4f} against {ensemble['nll']:.4f}",
             criterion="NLL within two standard errors of the ensemble's",

@@ -95,7 +95,7 @@ def sweep_table(title: str, label: str, found: Mapping[str, tuple[Curve, Curve]]
         ]
         for name, (before, after) in found.items()
     ]
-    columns = [label, "as fitted, nats", "aligned, nats", "left", "test accuracy"]
+    columns = [label, "as fitted, nats", "aligned, nats", "remaining", "test accuracy"]
     return Table(title, columns, rows)
 
 

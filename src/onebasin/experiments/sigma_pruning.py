@@ -118,8 +118,9 @@ def _claims(
         claims.append(
             claim(
                 rebased,
-                f"Rebased, the weights of lowest σ keep more of the accuracy ({kind})",
+                f"After rebasing, pruning by σ keeps more of the accuracy ({kind})",
                 mean[rebased] > mean[raw],
+                headline=True,
                 published="pruning by σ works after rebasing, not before",
                 ours=f"mean accuracy over all shares kept: {mean[rebased]:.1%} rebased, "
                 f"{mean[raw]:.1%} raw",
@@ -130,26 +131,30 @@ def _claims(
         for base in BASES:
             name, size = f"{kind} {base}", f"{kind} {base} by magnitude"
             at = {n: _at_share(curves[n]) for n in (name, raw, size, f"{name} by snr")}
-            whose, about = kind, {"published": "σ after rebasing tells what matters"}
+            whose = kind
+            about: dict[str, Any] = {"published": "σ after rebasing shows which weights matter"}
             if base != "q_r":
                 whose = f"{kind}, ours"
-                about = {"published": "not in the paper", "source": "ours"}
+                about |= {"published": "not in the paper", "source": "ours"}
             claims.append(
                 claim(
                     name,
-                    f"At {SHARE:.0%} the lowest σ keep more than raw σ and than size ({whose})",
+                    f"With {SHARE:.0%} of the weights, rebased σ beats raw σ and magnitude "
+                    f"({whose})",
                     at[name] > max(at[raw], at[size]),
                     ours="; ".join(f"{n} {value:.1%}" for n, value in at.items()),
                     criterion=f"accuracy with {SHARE:.0%} of the weights above that of q_d by σ "
                     f"and of {base} by magnitude",
+                    headline=True,
                     value=at[name],
                     **about,
                 )
             )
     smaller = claim(
         "HMC q_r",
-        "Rebasing makes the weights' σ smaller",
+        "Rebasing makes the σ of the weights smaller",
         sigma["HMC q_r"] < sigma["HMC q_d"],
+        headline=True,
         published="histograms move to smaller σ",
         ours=f"median σ {sigma['HMC q_d']:.4f} raw, {sigma['HMC q_r']:.4f} rebased",
         criterion="median σ of q_r below that of q_d (HMC)",

@@ -201,12 +201,12 @@ def conclude(config: Table1, outcomes: Mapping[str, Outcomes]) -> Findings:
     heads = [columns[0], *(head for column in columns[1:] for head in (column, "published"))]
     listed = [_cells(name, row) for name, row in rows.items() if name != "reference"]
     note = (
-        f"Against {found['reference_draws']} draws of chains that no stand-in has seen; "
+        f"Against {found['reference_draws']} draws of chains to which no Gaussian was fitted; "
         f"{found['examples']:,} test images, {found['samples']} draws of each posterior. "
         f"Ours: {config.sources.title}, {mixing}. "
-        "Published: MLP 1×512, all of MNIST, 10,000 draws of one chain that is its own reference."
+        "Published: MLP 1×512, all of MNIST, 10,000 draws of one chain, which is its own reference."
     )
-    return Findings(claims, [Table("Table 1, ours beside the published", heads, listed, note)])
+    return Findings(claims, [Table("Table 1: ours and published", heads, listed, note)])
 
 
 def _by_name(rows: list[Row]) -> dict[str, Row]:
@@ -228,14 +228,22 @@ def _cells(name: str, row: Row) -> list[str]:
 def _comparisons(config: Table1, rows: Mapping[str, Row], claim: Claims) -> list[Claim]:
     """One posterior against another: which is closer to HMC?"""
     low_rank = f"HMC rank {config.rank}, ours"
-    rebased = "Rebased, one diagonal Gaussian stands in better for"
+    rebased = "After rebasing, one diagonal Gaussian better represents"
     claims = []
     for first, second, text in (
         ("HMC q_r", "HMC q_d", f"{rebased} HMC draws"),
         ("Ens. q_r", "Ens. q_d", f"{rebased} an ensemble"),
-        ("HMC q_r, ours", "HMC q_r", "Balanced and matched by contributions, q_r comes closer"),
-        (low_rank, "HMC q_r, ours", "A low-rank covariance keeps what the diagonal loses"),
-        (f"{low_rank}, calibrated", low_rank, "So does noise scaled to predict as the draws do"),
+        (
+            "HMC q_r, ours",
+            "HMC q_r",
+            "Balancing scales and matching by contributions brings q_r closer to HMC",
+        ),
+        (low_rank, "HMC q_r, ours", "A low-rank covariance brings it closer than a diagonal one"),
+        (
+            f"{low_rank}, calibrated",
+            low_rank,
+            "Calibrated noise brings the low-rank Gaussian closer",
+        ),
     ):
         a, b = rows[first], rows[second]
         allowed = {
@@ -247,7 +255,7 @@ def _comparisons(config: Table1, rows: Mapping[str, Row], claim: Claims) -> list
             said = [
                 f"{n}: agreement {PUBLISHED[n][0]}, TV {PUBLISHED[n][1]}" for n in (first, second)
             ]
-            known = {"published": "; ".join(said), "source": SOURCE}
+            known = {"published": "; ".join(said), "source": SOURCE, "headline": True}
         claims.append(
             claim(
                 text,
@@ -257,7 +265,7 @@ def _comparisons(config: Table1, rows: Mapping[str, Row], claim: Claims) -> list
                     f"{r['name']}: agreement {r['agreement']:.4f}, TV {r['total_variation']:.4f}"
                     for r in (a, b)
                 ),
-                criterion="TV lower by two standard errors, and agreement not lower by as many",
+                criterion="TV lower by two standard errors, and agreement not lower by two",
                 **known,
                 **measured_in(a, "agreement"),
             )
@@ -275,14 +283,15 @@ def _in_place_of_hmc(
         row, other = rows[name], swapped[name]
         claims.append(
             claim(
-                f"One Gaussian stands in for HMC ({name})",
+                f"One Gaussian can replace HMC ({name})",
                 all(
                     r["agreement"] >= agreement and r["total_variation"] <= variation
                     for r in (row, other)
                 ),
                 ours=f"{_both(row)}; chains swapped: {_both(other)}",
-                criterion=f"agreement ≥ {agreement:g} and TV ≤ {variation:g} to chains held out, "
-                "whichever half of them that is",
+                criterion=f"agreement ≥ {agreement:g} and TV ≤ {variation:g} against held-out "
+                "chains, whichever half is held out",
+                headline=True,
                 **measured_in(row, "agreement"),
             )
         )
@@ -296,11 +305,12 @@ def _in_place_of_ensemble(
     lost = rows[ENSEMBLE]["accuracy"] - rows[name]["accuracy"]
     return [
         claim(
-            f"One Gaussian stands in for an ensemble, judged by {to} ({name})",
+            f"One Gaussian can replace an ensemble, compared with {to} ({name})",
             row["agreement"] >= least and lost <= config.largest_loss,
             ours=f"{_both(row)} to {to}; {lost:.2%} less accurate",
             criterion=f"agreement with {to} ≥ {least:g}, and at most "
             f"{config.largest_loss:.1%} less accurate than the ensemble",
+            headline=True,
             **measured_in(row, "agreement"),
         )
         for to, row in (("HMC", rows[name]), ("the ensemble", against[name]))

@@ -85,7 +85,7 @@ def conclude(config: Timings, outcomes: Mapping[str, Outcomes]) -> Findings:
     widest = config.widths[-1]
     conditions = (
         f"{config.setting.title} and narrower, trained posteriors; {config.rounds} rounds, "
-        "both objectives in turn"
+        "the two objectives in turn"
     )
     claim = partial(
         judge,
@@ -97,6 +97,7 @@ def conclude(config: Timings, outcomes: Mapping[str, Outcomes]) -> Findings:
         claim(
             "Alignment takes under a minute",
             largest < MINUTE,
+            headline=True,
             published="under a minute in most cases",
             ours=f"{largest:.3g} s at most",
             criterion="median time of every width and objective under 60 s",
@@ -105,6 +106,7 @@ def conclude(config: Timings, outcomes: Mapping[str, Outcomes]) -> Findings:
         claim(
             "W2 alignment costs more than weight matching as width grows",
             ratios[widest] > 1,
+            headline=True,
             published="more, increasingly with width",
             ours=f"{ratios[widest]:.2f} times as long at width {widest}",
             criterion="median ratio of times at the largest width above 1",

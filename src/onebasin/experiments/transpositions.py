@@ -38,7 +38,7 @@ FALL = 0.05  # a curve that never falls by more than this share of its range cou
 RISES = f"the mean over runs never falls by more than {FALL:.0%} of its range, and ends higher"
 COLUMNS = {
     "found": "found",
-    "recovered": "units sent back, %",
+    "recovered": "units restored, %",
     "distance_before": "distance as trained",
     "distance_after": "rebased",
     "barrier_before": "barrier as trained, nats",
@@ -139,7 +139,7 @@ def _planted(config: Planting, records: list[Planted]) -> Findings:
     claim = partial(
         judge,
         source=SOURCE,
-        published="rises with it",
+        published="rises with the number planted",
         criterion=RISES,
         conditions=f"{config.title}; {config.method.epochs} epochs of {config.method.optimiser}",
         published_scale=config.setting.same_size(PAPER.planting.setting),
@@ -147,16 +147,18 @@ def _planted(config: Planting, records: list[Planted]) -> Findings:
     claims = []
     for name, text in (
         ("found", "The more transpositions are planted, the more are found"),
-        ("distance_before", "Distance in weights rises with what was planted"),
-        ("barrier_before", "So does the barrier"),
+        ("distance_before", "The distance between the weights rises with the number planted"),
+        ("barrier_before", "The barrier rises with the number planted"),
     ):
         curve = curves[name]
         falls = fall(curve.mean)
         ours = (
             f"{curve.text(0)} at {planted[0]:g} planted, {curve.text(-1)} at {planted[-1]:g}; "
-            f"falls by {falls:.1%} of its range on the way"
+            f"drops by at most {falls:.1%} of its range"
         )
-        claims.append(claim(text, falls <= FALL, ours=ours, value=float(curve.mean[-1])))
+        claims.append(
+            claim(text, falls <= FALL, ours=ours, headline=True, value=float(curve.mean[-1]))
+        )
     rows = [
         [
             f"{count:g}",
@@ -181,15 +183,17 @@ def _line(config: Line, records: list[Interpolated]) -> Findings:
         mean = OverRuns(own, "t", "transpositions", config.runs).mean
         falls.append(fall(mean))
         words.append(
-            f"{kind}: {mean[0]:.0f} to {mean[-1]:.0f}, falls by {falls[-1]:.1%} of its range"
+            f"{kind}: {mean[0]:.0f} to {mean[-1]:.0f}, drops by at most {falls[-1]:.1%} of its "
+            "range"
         )
     claim = judge(
-        "The number of transpositions changes monotonically along the line",
+        "The number of transpositions is monotone along the line between two networks",
         max(falls) <= FALL,
         published="monotone",
         source=SOURCE,
         ours="; ".join(words),
-        criterion=RISES + ", both kinds",
+        criterion=RISES + ", for both kinds of pairs",
+        headline=True,
         conditions=f"{config.title}; {config.method.epochs} epochs",
         published_scale=config.setting.same_size(PAPER.line.setting),
         value=max(falls),

@@ -44,10 +44,12 @@ def conclude(config: Width, outcomes: Mapping[str, Outcomes]) -> Findings:
     widest, narrowest = max(config.widths), min(config.widths)
     setting = config.pair.setting
     claim = judge(
-        "Wider networks are connected more easily: the aligned barrier falls with width",
+        "The aligned barrier falls with width",
         after[widest].clearly_below(after[narrowest]),
-        published="width is varied; the curve itself is not legible in our sources",
+        published="width is varied; the curve is not legible in our sources",
         source="Rossi et al. 2023",
+        figure="Rossi et al., width",
+        headline=True,
         ours=f"{after[narrowest].barrier_text} nats at width {narrowest}, "
         f"{after[widest].barrier_text} at {widest}",
         criterion="barrier at the largest width below that at the smallest by two standard errors",
