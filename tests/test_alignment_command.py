@@ -172,7 +172,7 @@ def test_refused_before_anything_is_written(files, tmp_path):
     with safe_open(files[1], framework="numpy") as file:
         metadata = file.metadata()
     save_file(tensors, tmp_path / "nan.safetensors", metadata=metadata)
-    with pytest.raises(ValueError, match="NaN or infinity in 'mean/Dense_0/kernel'"):
+    with pytest.raises(ValueError, match="the numbers of 'mean/Dense_0/kernel' have changed"):
         run(Align((tmp_path / "nan.safetensors",), out, to=files[0]))
     assert not out.exists()
     run(Align((files[1],), out, to=files[0]))

@@ -35,11 +35,11 @@ class DescribedNetwork:
         cls,
         config: Mapping[str, Any] | None,
         source: object,
-        params_shapes: Mapping[str, tuple[int, ...]],
+        params_shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> "DescribedNetwork":
         """The network of a config; `source` is the file that errors name.
 
-        Params of other shapes are refused, before anything of the network's size is made.
+        Params of other shapes than the network's are refused, if given, before anything of the network's size is made.
         """
         if config is None:
             raise ValueError(
@@ -53,7 +53,10 @@ class DescribedNetwork:
                 "network=to_config(network, input_shape)"
             )
         network = cls(from_config(config), input_shape)
-        difference = first_difference(shapes_by_path(network.shapes), params_shapes)
+        expected = shapes_by_path(network.shapes)
+        difference = first_difference(
+            expected, expected if params_shapes is None else params_shapes
+        )
         if difference:
             raise ValueError(f"{source} is not of the network that it names: {difference}")
         return network
