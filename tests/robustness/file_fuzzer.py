@@ -138,7 +138,7 @@ def cases(folder: Path) -> list[Case]:
     found.append(Case("sparse", path.name, path.read_bytes(), _sparse))
     path = folder / "fit.checkpoint"
     body = {"step": 7, "config": about["fit"], "history": [{"step": 7, "loss": 0.5}]}
-    write_checkpoint(path, body, mean, {"energy": np.ones((2, 3), np.float32)})
+    write_checkpoint(path, body, mean)
     found.append(Case("checkpoint", path.name, path.read_bytes(), _checkpoint))
     record = _record()
     found.append(Case("record", "barriers.json", json.dumps(record).encode(), read_record))

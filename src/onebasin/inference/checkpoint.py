@@ -4,7 +4,6 @@ A checkpoint is a safetensors file with arrays by key path and JSON in its heade
 atomically: at whatever moment a process is killed, the file is the last complete checkpoint.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from onebasin.tensor_files import TensorFileError, read_tensors, to_json, write_
 from onebasin.trees import PyTree, first_difference, leaves_by_path, shapes_by_path, with_leaves
 
 FORMAT = "onebasin-checkpoint"
-VERSION = 2  # the first version has no checksums
+VERSION = 2  # the first has no checksums, and for chains the statistics of their draws
 
 
 class CheckpointError(ValueError):
@@ -34,7 +33,9 @@ class Checkpoint:
 
     def states(self, like: PyTree) -> PyTree:
         """The states, with a leading axis of replicas, in the containers of `like`."""
-        arrays = self._under("state/")
+        prefix = "state/"
+        found = {name: array for name, array in self.arrays.items() if name.startswith(prefix)}
+        arrays = {name.removeprefix(prefix): array for name, array in found.items()}
         shapes = {name: array.shape for name, array in arrays.items()}
         difference = first_difference(shapes_by_path(like), shapes)
         if difference:
@@ -43,21 +44,10 @@ class Checkpoint:
             )
         return with_leaves(like, arrays)
 
-    def records(self) -> dict[str, np.ndarray]:
-        """The arrays that grow with the draws."""
-        return self._under("record/")
 
-    def _under(self, prefix: str) -> dict[str, np.ndarray]:
-        found = {name: array for name, array in self.arrays.items() if name.startswith(prefix)}
-        return {name.removeprefix(prefix): array for name, array in found.items()}
-
-
-def write_checkpoint(
-    path: Path, body: dict[str, Any], states: PyTree, records: Mapping[str, np.ndarray]
-) -> None:
+def write_checkpoint(path: Path, body: dict[str, Any], states: PyTree) -> None:
     """Write a checkpoint; `body` has the step, config and history."""
     tensors = {f"state/{name}": leaf for name, leaf in leaves_by_path(states).items()}
-    tensors |= {f"record/{name}": array for name, array in records.items()}
     header = {"format": FORMAT, "version": str(VERSION), "body": to_json(body, "checkpoint")}
     write_tensors(path, tensors, header)
 
@@ -67,6 +57,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         header, arrays = read_tensors(path)
         header.check_form(FORMAT, VERSION, "a checkpoint of OneBasin")
+        if any(name.startswith("record/") for name in arrays):
+            raise TensorFileError(f"{path} is of chains that an earlier OneBasin has not finished")
         match header.json("body", dict):
             case {"step": int(step), "config": dict(config), "history": list(history)}:
                 return Checkpoint(step, config, history, arrays)

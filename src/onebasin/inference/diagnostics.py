@@ -148,17 +148,9 @@ def chain_statistics(
     problem: Problem, samples: Samples, records: dict[str, np.ndarray]
 ) -> dict[str, Any]:
     """Acceptance, divergences and energy per chain; R-hat and ESS of predictions."""
-    stats: dict[str, Any] = {
-        "acceptance": records["acceptance"].mean(1),
-        "divergences": records["divergent"].sum(1).astype(int),
-        "energy": records["energy"],
-        "log_density": records["log_density"],
-    }
-    if "leapfrog_steps" in records:
-        stats["leapfrog_steps"] = records["leapfrog_steps"].mean(1)
-    if records["energy"].shape[1] < FEWEST_DRAWS:
+    stats = record_statistics(records)
+    if "energy_fraction" not in stats:
         return stats
-    stats["energy_fraction"] = energy_fraction(records["energy"])
     x = np.asarray(problem.data.test.x) if isinstance(problem.data, HasTest) else problem.x
     values = predictions(problem, samples, x[:PREDICTION_INPUTS])
     r, n = rhat(values), ess(values)
@@ -168,6 +160,21 @@ def chain_statistics(
         "ess_predictions_min": _over_defined(np.min, n),
         "ess_predictions_median": _over_defined(np.median, n),
     }
+    return stats
+
+
+def record_statistics(records: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Acceptance, divergences and energy per chain, from the records of the draws."""
+    stats: dict[str, Any] = {
+        "acceptance": records["acceptance"].mean(1),
+        "divergences": records["divergent"].sum(1).astype(int),
+        "energy": records["energy"],
+        "log_density": records["log_density"],
+    }
+    if "leapfrog_steps" in records:
+        stats["leapfrog_steps"] = records["leapfrog_steps"].mean(1)
+    if records["energy"].shape[1] >= FEWEST_DRAWS:
+        stats["energy_fraction"] = energy_fraction(records["energy"])
     return stats
 
 

@@ -1,9 +1,10 @@
 """The files of a fit: posteriors, checkpoint and history."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from onebasin.atomic import sweep_parts
+from onebasin.atomic import locked, sweep_all
 from onebasin.tensor_files import Pathlike
 
 
@@ -60,15 +61,22 @@ class Files:
                     f"{path} exists; give overwrite=True to replace it, or resume=True to continue"
                 )
 
-    def remove_partial_writes(self) -> None:
-        """Remove the incomplete files that a killed process left next to these files."""
-        for path in (self.checkpoint, *self.outs()):
-            if path is not None:
-                sweep_parts(path)
+    def written(self) -> list[Path]:
+        """Every file that the fit writes."""
+        draws = [self.draws(run) for run in range(self.runs or 1)]
+        paths = (*self.outs(), *draws, self.checkpoint, self.history)
+        return [path for path in paths if path is not None]
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing these files."""
+        return locked(*self.written())
+
+    def sweep(self) -> None:
+        """Remove what a killed process left beside these files."""
+        sweep_all(*self.written())
 
     def remove_progress(self) -> None:
         """Remove the checkpoint, history and collected draws of an earlier fit."""
-        draws = [self.draws(run) for run in range(self.runs or 1)]
-        for path in (self.checkpoint, self.history, *draws):
-            if path is not None:
+        for path in self.written():
+            if path not in self.outs():
                 path.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """`fit`: one loop that runs every method."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NoReturn, Required, TypedDict, Unpack, overload
@@ -10,16 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.atomic import WriteError
 from onebasin.inference import hmc, map_estimate, nuts, vi
 from onebasin.inference.checkpoint import check_same_fit, read_checkpoint, write_checkpoint
-from onebasin.inference.diagnostics import chain_statistics
-from onebasin.inference.draws import open_stores
+from onebasin.inference.diagnostics import chain_statistics, record_statistics
+from onebasin.inference.draws import open_stores, read_statistics, record_types
 from onebasin.inference.files import Files
-from onebasin.inference.history import figures_of, write_rows
+from onebasin.inference.history import (
+    figures_of,
+    read_rows,
+    row_of_run,
+    scalar_or_list,
+    write_rows,
+)
 from onebasin.inference.loop import ChunkReport, CompiledLoop, compile_loop, default_chunk
 from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method, SampleMethod, to_config
 from onebasin.inference.program import Program
 from onebasin.inference.replicas import Replicas
+from onebasin.inference.room import bytes_needed, check_room
 from onebasin.inference.signals import FitInterrupted, StopRequest
 from onebasin.keys import check_key
 from onebasin.posterior import MeanField, PosteriorT, Samples, load, read_header, save
@@ -28,6 +37,11 @@ from onebasin.progress import Progress, Reporter, check_progress, reporting
 from onebasin.tensor_files import Pathlike, finite
 from onebasin.trees import take_entry
 
+# Statistics of one execution, which are returned and not written to files.
+OF_THIS_TIME = frozenset(
+    ("seconds", "compile_seconds", "memory", "devices", "chunk_steps")
+    + ("steps_this_time", "resumed_from")
+)
 BUILDERS: dict[type[Method], Callable[[Problem, Any], Program]] = {
     VI: vi.build,
     MAP: map_estimate.build,
@@ -175,14 +189,14 @@ def fit(
     if results is None:
         # Before any file is touched: this may raise.
         program = BUILDERS[type(method)](problem, method)
-        if not resume:
-            if not overwrite:
-                files.check_new()
-            files.remove_progress()
-        files.remove_partial_writes()
-        work = _Fit(problem, method, program, key, files, config, resume, chunk_steps)
-        with reporting(progress) as report:
-            results = work.run(report, checkpoint_interval)
+        with files.locked():
+            if not resume:
+                if not overwrite:
+                    files.check_new()
+                files.remove_progress()
+            work = _Fit(problem, method, program, key, files, config, resume, chunk_steps)
+            with reporting(progress) as report:
+                results = work.run(report, checkpoint_interval)
     return results if runs is not None else results[0]
 
 
@@ -208,19 +222,20 @@ class _Fit:
         self.data = self.replicas.copy_to_all(program.data)
         self.step, self.saved_step = 0, None
         self.history: list[dict[str, Any]] = []
-        self.records: dict[str, np.ndarray] = {}
         saved, path = None, self.files.checkpoint
+        like = jax.eval_shape(jax.vmap(program.init, (0, None)), keys, program.data)
         if self.resume and path is not None and path.exists():
             saved = read_checkpoint(path)
             check_same_fit(saved.config, self.config, str(path), longer=True)
-        self.stores = open_stores(self.files, shapes, program, saved)
+        records = record_types(program, like)
+        check_room(bytes_needed(self.files, program, shapes, like, records))
+        known = [self.problem.network, self.config["problem"]]
+        self.stores = open_stores(self.files, shapes, program, records, known, saved)
         if saved is None:
             self.states = self.replicas.initial_states(program, self.keys, self.data)
         else:
-            like = jax.eval_shape(jax.vmap(program.init, (0, None)), keys, program.data)
             self.states = self.replicas.place(saved.states(like))
-            self.step, self.history, self.records = saved.step, saved.history, saved.records()
-            self.saved_step = saved.step
+            self.step, self.history, self.saved_step = saved.step, saved.history, saved.step
         default = default_chunk(program, self.replicas, shapes)
         self.chunk_length = min(self.chunk_steps or default, program.steps)
 
@@ -232,6 +247,18 @@ class _Fit:
         return jnp.stack(keys)
 
     def run(self, report: Reporter, interval: float) -> list[FitResult[Any]]:
+        """Run to the end and write the files."""
+        try:
+            stats = self._run_steps(report, interval)
+            self._save_before_writing()
+            return self._finish(stats)
+        except WriteError as error:
+            advice = "resume=True continues from there once there is room"
+            if self.saved_step is None:
+                advice = "make room and start again"
+            raise WriteError(f"{error}; {self._saved_where()}; {advice}") from error
+
+    def _run_steps(self, report: Reporter, interval: float) -> dict[str, Any]:
         first_step, began, steps = self.step, time.perf_counter(), self.program.steps
         what = f"{type(self.method).__name__}, step"
         report(what, self.step, steps, "compiling")
@@ -254,7 +281,7 @@ class _Fit:
                 if time.monotonic() - saved_at >= interval:
                     self._save()
                     saved_at = time.monotonic()
-        stats = {
+        return {
             "seconds": time.perf_counter() - began,
             "compile_seconds": loop.compile_seconds,
             "steps": steps,
@@ -265,7 +292,6 @@ class _Fit:
             "lanes": self.replicas.count,  # the name of replicas in existing files
             "memory": loop.memory,
         }
-        return self._finish(stats)
 
     def _run_chunk(self, loop: CompiledLoop) -> dict[str, Any]:
         """Run one chunk and return its row of the history."""
@@ -285,7 +311,7 @@ class _Fit:
         return {
             "step": stop,
             **({} if epoch is None else {"epoch": stop / epoch}),
-            **{name: _scalar_or_list(value.tolist()) for name, value in figures.items()},
+            **{name: scalar_or_list(value.tolist()) for name, value in figures.items()},
             "seconds": time.perf_counter() - began,
         }
 
@@ -298,15 +324,15 @@ class _Fit:
         cause = self.program.likely_cause
         if bad[replica] == 0:
             cause = f"inputs or starting weights on which the network overflows, or {cause}"
-        saved = (
-            f"the last good checkpoint is {self.files.checkpoint} (step {self.saved_step})"
-            if self.saved_step is not None
-            else "there is no checkpoint yet"
-        )
         raise NonFiniteLossError(
             f"the loss is not finite after step {int(bad[replica])}{which}; "
-            f"most likely {cause}; {saved}"
+            f"most likely {cause}; {self._saved_where()}"
         )
+
+    def _saved_where(self) -> str:
+        if self.saved_step is None:
+            return "there is no checkpoint yet"
+        return f"the last good checkpoint is {self.files.checkpoint} (step {self.saved_step})"
 
     def _keep_draws(self, report: ChunkReport, start: int, stop: int) -> None:
         plan = self.program.draws
@@ -317,12 +343,8 @@ class _Fit:
             return
         for replica in range(self.replicas.count):
             run, chain = divmod(replica, self.program.replicas)
-            own = take_entry(report.draws["params"], replica)
-            self.stores[run].put(chain, first, take_entry(own, slice(last - first)))
-        for name, values in report.draws["records"].items():
-            before = self.records.get(name)
-            new = values[:, : last - first]
-            self.records[name] = new if before is None else np.concatenate([before, new], axis=1)
+            own = take_entry(take_entry(report.draws, replica), slice(last - first))
+            self.stores[run].put(chain, first, own["params"], own["records"])
 
     def _save(self) -> None:
         if self.files.checkpoint is None:
@@ -331,8 +353,15 @@ class _Fit:
             store.flush()
         body = {"step": self.step, "config": self.config, "history": self.history}
         states = self.replicas.to_host(self.states)
-        write_checkpoint(self.files.checkpoint, body, states, self.records)
+        write_checkpoint(self.files.checkpoint, body, states)
         self.saved_step = self.step
+
+    def _save_before_writing(self) -> None:
+        """Save the last step: if the posterior cannot be written, nothing is computed again."""
+        if self.files.out is not None and self.saved_step != self.step:
+            # Without room for a checkpoint there may still be enough for the posterior.
+            with suppress(WriteError):
+                self._save()
 
     def _stop(self, signal: int) -> NoReturn:
         self._save()
@@ -355,13 +384,13 @@ class _Fit:
                 posterior = self.program.finish(take_entry(states, own))
             else:
                 posterior = self.stores[run].samples()
-                records = {name: values[own] for name, values in self.records.items()}
+                records = self.stores[run].statistics()
                 run_stats |= chain_statistics(self.problem, posterior, records)
-            history = [_row_of(row, own) for row in self.history]
+            history = [row_of_run(row, run, self.runs) for row in self.history]
             path = outs[run] if outs else None
             if path is not None:
                 network = self.problem.network
-                provenance = {"fit": self.config, "run": run, "stats": _header_stats(run_stats)}
+                provenance = {"fit": self.config, "run": run, "stats": lasting_stats(run_stats)}
                 if self.stores:
                     self.stores[run].become(path, network, provenance)
                 else:
@@ -384,25 +413,21 @@ def _finished_results(
     outs = files.outs()
     if files.checkpoint.exists() or not outs or not all(path.exists() for path in outs):
         return None
+    files.sweep()
     results = []
-    for path in outs:
+    for path, rows in zip(outs, read_rows(files.history, len(outs)), strict=True):
         provenance = read_header(path).provenance
         check_same_fit(provenance.get("fit", {}), config, str(path))
-        posterior = load(path, like=problem.shapes)
-        results.append(FitResult(posterior, [], provenance["stats"], problem, method, path))
+        posterior, records = load(path, like=problem.shapes), read_statistics(path)
+        stats = provenance["stats"] | (record_statistics(records) if records else {})
+        results.append(FitResult(posterior, rows, stats, problem, method, path))
     return results
 
 
-def _scalar_or_list(values: list[float]) -> float | list[float]:
-    return values[0] if len(values) == 1 else values
+def lasting_stats(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers and short lists among the statistics; NaN and infinity become None in JSON.
 
-
-def _row_of(row: dict[str, Any], own: slice) -> dict[str, Any]:
-    """A row of the history with the replicas of one run only."""
-    return {k: _scalar_or_list(v[own]) if isinstance(v, list) else v for k, v in row.items()}
-
-
-def _header_stats(stats: dict[str, Any]) -> dict[str, Any]:
-    """The numbers and short lists among the statistics; NaN and infinity become None in JSON."""
-    short = {k: v for k, v in stats.items() if np.size(v) <= 64}
+    What differs when a fit is repeated, interrupted or moved to another machine is left out.
+    """
+    short = {k: v for k, v in stats.items() if k not in OF_THIS_TIME and np.size(v) <= 64}
     return finite({k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in short.items()})

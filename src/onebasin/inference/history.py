@@ -1,10 +1,13 @@
 """The history of a fit: one row per chunk of steps, as text and as a file."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+
+from onebasin.atomic import naming_failures
 
 
 def figures_of(row: dict[str, Any]) -> str:
@@ -22,7 +25,37 @@ def figures_of(row: dict[str, Any]) -> str:
 
 
 def write_rows(path: Path | None, rows: list[dict[str, Any]], mode: Literal["w", "a"]) -> None:
-    """Write rows as JSON lines to a new file, or append them; nothing without a path."""
+    """Write rows as JSON lines to a new file, or append them; nothing without a path.
+
+    Times are not written: a fit gives the same file whenever it is repeated.
+    """
     if path is not None:
-        with open(path, mode, encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+        untimed = [{name: v for name, v in row.items() if name != "seconds"} for row in rows]
+        with naming_failures(path), open(path, mode, encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in untimed)
+
+
+def read_rows(path: Path | None, runs: int) -> list[list[dict[str, Any]]]:
+    """The rows of each run of a finished fit; none if there is no file of them."""
+    rows: list[dict[str, Any]] = []
+    if path is not None:
+        with suppress(FileNotFoundError, ValueError):
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [[row_of_run(row, run, runs) for row in rows] for run in range(runs)]
+
+
+def row_of_run(row: dict[str, Any], run: int, runs: int) -> dict[str, Any]:
+    """A row with the replicas of one run only."""
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        count = len(value) // runs
+        return scalar_or_list(value[run * count : (run + 1) * count])
+
+    return {name: own(value) for name, value in row.items()}
+
+
+def scalar_or_list(values: list[float]) -> float | list[float]:
+    """One number stands for itself."""
+    return values[0] if len(values) == 1 else values
