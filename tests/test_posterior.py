@@ -285,4 +285,4 @@ def test_draws_that_agree_have_the_smallest_standard_deviation():
     draws = Samples({"w": jnp.array([[1.0, 2.0], [3.0, 2.0]])})
     q = draws.as_mean_field()
     np.testing.assert_allclose(q.mean["w"], [2.0, 2.0])
-    np.testing.assert_allclose(q.std["w"], [1.0, np.finfo(np.float32).tiny])
+    np.testing.assert_allclose(q.std["w"], [1.0, float(np.finfo(np.float32).tiny)])

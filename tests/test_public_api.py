@@ -9,7 +9,7 @@ from docstring_parser import DocstringStyle, parse
 import onebasin
 
 MODULES = {"networks", "likelihoods"}
-NAMES = sorted(set(onebasin.__all__) - MODULES - {"__version__"})
+NAMES = sorted(set(dir(onebasin)) - MODULES - {"__version__"})
 UNDERSTOOD = {"self", "cls", "args", "kwargs", "options", "provenance"}
 
 

@@ -39,7 +39,8 @@ class DescribedNetwork:
     ) -> "DescribedNetwork":
         """The network of a config; `source` is the file that errors name.
 
-        Params of other shapes than the network's are refused, if given, before anything of the network's size is made.
+        If the shapes of the params are given, they must be the network's: others are refused
+        before anything of its size is made.
         """
         if config is None:
             raise ValueError(
