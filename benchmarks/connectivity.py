@@ -118,7 +118,7 @@ def stage_fits(setting: Setting) -> dict[str, Any]:
     headers = [ob.read_header(setting.path(run)) for run in range(2)]
     return {
         "epochs": setting.epochs,
-        "seconds": [h.provenance["stats"]["seconds"] for h in headers],
+        "seconds": [h.provenance["stats"].get("seconds") for h in headers],
     }
 
 

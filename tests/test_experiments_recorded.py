@@ -1,7 +1,11 @@
 """Parts of a record are kept without the folders of their stages if the stages are the same."""
 
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -14,7 +18,8 @@ from onebasin.experiments.experiment import (
     write_findings,
     write_record,
 )
-from onebasin.experiments.record import RecordedParts
+from onebasin.experiments.facts import add_facts, read_facts, with_facts
+from onebasin.experiments.record import RecordedParts, read_record, sealed
 from onebasin.experiments.runner import Run
 from onebasin.experiments.setting import Setting
 from onebasin.experiments.stage import Stage
@@ -39,6 +44,31 @@ def test_a_part_stays_in_the_record_when_its_folders_are_gone(finished):
     assert json.loads(write_record(experiment, run).read_text()) == whole
 
 
+def test_two_runs_of_one_command_give_equal_folders(tmp_path):
+    """Every byte of every file, except for the facts; in processes with other hashes."""
+    command = ["reproduce", "kl-vs-w2", "--preset", "toy", "--quiet"]
+    for hashes, name in enumerate(("first", "second")):
+        code = "import sys; from onebasin.cli.main import main; main(sys.argv[1:])"
+        subprocess.run(
+            [sys.executable, "-c", code, *command, "--out", str(tmp_path / name)],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONHASHSEED": str(hashes)},
+        )
+    first, second = (files_of(tmp_path / name) for name in ("first", "second"))
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == ["facts.json"]
+    assert sum(name.endswith(".safetensors") for name in first) >= 2
+    assert {"run.json", "plan.json", "kl-vs-w2.json"} < first.keys()
+    text = b"".join(content for name, content in first.items() if name != "facts.json")
+    assert not re.search(rb'seconds|memory_gib|"devices|chunk_steps|resumed', text)
+
+
+def files_of(folder):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
 def test_a_record_of_another_machine_is_completed(finished, tmp_path):
     experiment, _, path = finished
     other = Run(tmp_path / "other", "toy", quiet=True)
@@ -53,7 +83,7 @@ def test_a_part_of_other_stages_is_not_kept(finished):
     shutil.rmtree(run.out / "stages")
     record = json.loads(path.read_text())
     record["stages"][PART][0]["key"] = "another"
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(sealed(record)))
     anew = json.loads(write_record(experiment, run).read_text())
     assert not anew["parts"][PART]
     assert PART not in anew["numbers"]
@@ -65,15 +95,34 @@ def test_parts_of_two_machines_stay(finished):
     experiment, run, path = finished
     shutil.rmtree(run.out / "stages")
     record = json.loads(path.read_text())
-    for row in record["stages"][PART]:
-        row["machine"] = {**row["machine"], "cores": 999}
-    record["machines"] = [record["stages"][PART][0]["machine"], *record["machines"]]
-    path.write_text(json.dumps(record))
+    (mine,) = read_facts(run.out)["records"][experiment.name]
+    other = {**mine, "cores": 999}
+    first, *_ = read_facts(run.out)["stages"]
+    add_facts(run.out, "stages", {first: {"seconds": 1.0, "machine": other}})
     for _ in range(2):
         anew = json.loads(write_record(experiment, run).read_text())
-        assert anew["parts"][PART]
-        assert anew["machines"][0]["cores"] == 999
-        assert anew["stages"] == record["stages"]
+        assert anew == record
+        facts = read_facts(run.out)
+        assert facts["stages"][first]["machine"] == other
+        assert facts["records"][experiment.name] == [other]
+
+
+def test_times_of_an_older_record_become_facts(finished, tmp_path):
+    """Older records hold the times and machines of their stages themselves."""
+    experiment, run, path = finished
+    record, facts = json.loads(path.read_text()), read_facts(run.out)
+    rows = record["stages"][PART]
+    record["stages"][PART] = [{**row, **facts["stages"][row["key"]]} for row in rows]
+    record["machines"] = facts["records"][experiment.name]
+    del record["digest"]
+    record["record"] = 1
+    older = Run(tmp_path / "older", "toy", quiet=True)
+    older.open()
+    (older.out / path.name).write_text(json.dumps(record))
+    assert with_facts(read_record(older.out / path.name), older.out) == record
+    assert write_record(experiment, older).read_bytes() == path.read_bytes()
+    assert read_facts(older.out)["stages"] == facts["stages"]
+    assert read_facts(older.out)["records"] == facts["records"]
 
 
 def test_renamed_entries_of_a_plan_are_another_part(finished):
@@ -81,7 +130,7 @@ def test_renamed_entries_of_a_plan_are_another_part(finished):
     shutil.rmtree(run.out / "stages")
     record = json.loads(path.read_text())
     record["numbers"][PART] = {f"{k} of old": v for k, v in record["numbers"][PART].items()}
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(sealed(record)))
     assert not json.loads(write_record(experiment, run).read_text())["parts"][PART]
 
 
@@ -89,7 +138,7 @@ def test_a_record_of_another_version_is_refused(finished):
     experiment, run, path = finished
     record = json.loads(path.read_text())
     record["versions"]["jax"] = "0.0.1"
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(sealed(record)))
     with pytest.raises(ValueError, match=r"was made with jax 0\.0\.1, but this is jax"):
         write_record(experiment, run)
 

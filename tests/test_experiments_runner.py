@@ -17,6 +17,7 @@ from onebasin.experiments import stage as stage_module
 from onebasin.experiments.claims import Requirement, judge, plus_minus
 from onebasin.experiments.common_stages import Fit, fits
 from onebasin.experiments.curves import Curve
+from onebasin.experiments.facts import add_facts, read_facts
 from onebasin.experiments.runner import Run, clock
 from onebasin.experiments.setting import SHAPES, TRAIN_EXAMPLES, Setting, gradient_flops
 from onebasin.experiments.speed import speed
@@ -129,7 +130,10 @@ def test_done_stages_are_skipped_and_shared(run, tmp_path):
     assert [times_run(log) for log in logs] == [1, 2]
     about = json.loads((run.folder(whole) / "stage.json").read_text())
     assert about["inputs"] == {"number": [number.key, "number.txt"]}
-    assert about["machine"]["cores"] >= 1
+    facts = read_facts(run.out)["stages"]
+    assert set(facts) == {number.key, whole.key, other.key}
+    assert facts[whole.key]["machine"]["cores"] >= 1
+    assert facts[whole.key]["seconds"] >= 0
     assert not list(run.out.glob("stages/*.part"))
     assert not list(run.out.glob("stages/.*.lock"))
 
@@ -180,6 +184,30 @@ def test_a_stage_runs_once_for_several_processes(run, tmp_path):
         worker.join()
     assert times_run(log) == 1
     assert run.is_done(stage)
+
+
+@pytest.mark.fast
+def test_facts_of_several_processes_are_all_kept(tmp_path):
+    def add(name):
+        add_facts(tmp_path, "plan", {name: {"seconds": 1.0}})
+
+    workers = [threading.Thread(target=add, args=(f"stage-{i}",)) for i in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert set(read_facts(tmp_path)["plan"]) == {f"stage-{i}" for i in range(8)}
+    assert [p.name for p in tmp_path.iterdir()] == ["facts.json"]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"stages": {"a": {"seconds": NaN}}}', '{"stages": {"a": 1}}', "\x00"]
+)
+def test_damaged_facts_are_refused_by_name(tmp_path, text):
+    (tmp_path / "facts.json").write_text(text)
+    with pytest.raises(ValueError, match=r"facts\.json .*delete it"):
+        read_facts(tmp_path)
 
 
 def test_files_with_fewer_examples_than_published_are_not_of_published_size(monkeypatch):
@@ -234,7 +262,7 @@ def test_verdicts(holds, fits_met, published_scale, verdict):
     )
     assert claim.verdict == verdict
     if MISSED in fits_met:
-        assert claim.reason == "accuracy is 97.00%, of which 98.00% is needed"
+        assert claim.reason == "accuracy is 97.00%, below the required 98.00%"
 
 
 @pytest.mark.fast
@@ -317,8 +345,10 @@ def test_paper_preset_writes_its_plan_and_runs_nothing(tmp_path, monkeypatch, ca
     assert "left on this machine" in told
     rows = json.loads((out / "plan.json").read_text())["stages"]
     assert {row["experiment"] for row in rows} == {"dynamics", "table1"}
-    assert not any(row["done"] for row in rows)
-    assert {p.name for p in out.iterdir()} == {"plan.json", "run.json"}
+    known = read_facts(out)["plan"]
+    assert {row["stage"] for row in rows} == set(known)  # without data, stages have no keys
+    assert not any(row["done"] for row in known.values())
+    assert {p.name for p in out.iterdir()} == {"plan.json", "run.json", "facts.json"}
 
 
 def test_a_barrier_is_clearly_below_another_by_two_errors_of_the_difference():

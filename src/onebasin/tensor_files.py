@@ -22,7 +22,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from onebasin.atomic import write_atomically
 from onebasin.checksums import checksum
@@ -113,7 +112,31 @@ def write_tensors(path: Path, tensors: Mapping[str, ArrayLike], header: Mapping[
         raise TensorFileError(f"not written to {path}: '{bad}' holds NaN or infinity")
     sums = {name: checksum(array) for name, array in arrays.items()}
     metadata = _with_integrity(header, entries, sums)
-    write_atomically(path, lambda part: save_file(arrays, part, metadata=metadata))
+    write_atomically(path, lambda part: _write_file(part, arrays, entries, metadata))
+
+
+def _write_file(
+    path: str,
+    arrays: Mapping[str, np.ndarray],
+    entries: Mapping[str, tuple[str, tuple[int, ...]]],
+    metadata: Mapping[str, str],
+) -> None:
+    """Write a safetensors file; the library's own writer orders the metadata at random."""
+    # The widest types first, so that every tensor is aligned.
+    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    layout: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    offset = 0
+    for name in order:
+        code, shape = entries[name]
+        end = offset + arrays[name].nbytes
+        layout[name] = {"dtype": code, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    header = json.dumps(layout, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % ALIGNMENT)
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
+        for name in order:
+            file.write(arrays[name].reshape(-1).view(np.uint8).data)
 
 
 def _code(name: str, dtype: np.dtype) -> str:
@@ -276,7 +299,7 @@ class GrowingFile:
             }
             offset += size
         sums = dict.fromkeys(self.entries, "0" * CHECKSUM_DIGITS)
-        integrity = _with_integrity({}, {n: ("", ()) for n in self.entries}, sums)
+        integrity = _with_integrity({}, dict.fromkeys(self.entries, ("", ())), sums)
         length = len(json.dumps(self.entries)) + len(json.dumps(integrity)) + room
         self.length = -(-length // ALIGNMENT) * ALIGNMENT
         self.size = LENGTH_BYTES + self.length + offset

@@ -169,5 +169,7 @@ def _report(config: FitConfig, result: "FitResult") -> None:
     summary = {"method": method, "out": str(result.path), **stats, "last": last}
     words = [f"{method} → {result.path}"]
     if figures := figures_of(last):
-        words += [figures, f"{stats['seconds']:.1f} s"]
+        words.append(figures)
+    if "seconds" in stats:  # not if the fit had ended before
+        words.append(f"{stats['seconds']:.1f} s")
     shared.print_result(summary, words, as_json=config.setting.json)

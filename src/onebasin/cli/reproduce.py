@@ -56,14 +56,14 @@ def run(config: Reproduce) -> None:
 
     from onebasin.experiments import get_experiment
     from onebasin.experiments.experiment import reproduce
-    from onebasin.experiments.runner import Run, write_json
-    from onebasin.experiments.stage_list import list_stages
+    from onebasin.experiments.runner import Run
+    from onebasin.experiments.stage_list import list_stages, write_plan
 
     work = Run(out, config.preset, config.quiet, config.adopt)
     chosen = {name: get_experiment(name) for name in names}
     rows = list_stages(work, chosen, config.parts)
     work.open()
-    write_json(out / "plan.json", {"preset": config.preset, "stages": rows})
+    write_plan(work, rows)
     _show_plan(rows, in_full=config.dry_run)
     if config.dry_run:
         return

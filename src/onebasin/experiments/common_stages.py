@@ -15,7 +15,7 @@ from onebasin.data import Split
 from onebasin.evaluation.profiles import profile
 from onebasin.experiments.setting import Setting, dataset, flops, gradient_flops, problem, symmetry
 from onebasin.experiments.stage import File, Stage, Work, step
-from onebasin.inference.fitting import fit
+from onebasin.inference.fitting import fit, lasting_stats
 from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method
 from onebasin.paths import geodesic, mixture_path, repair
 from onebasin.posterior import load, save
@@ -86,13 +86,16 @@ def fit_posterior(config: Fit, inputs: dict[str, Path], work: Work) -> dict[str,
         progress=work.progress,
     )
     results = found if isinstance(found, list) else [found]
-    plain = int | float | str
     runs = [
         {
-            "stats": {k: v for k, v in r.stats.items() if isinstance(v, plain)},
-            "last": r.history[-1] if r.history else {},
+            "stats": {
+                name: value
+                for name, value in lasting_stats(result.stats).items()
+                if not isinstance(value, list | dict)
+            },
+            "last": {n: v for n, v in (result.history or [{}])[-1].items() if n != "seconds"},
         }
-        for r in results
+        for result in results
     ]
     return finite({"runs": runs})
 
@@ -172,7 +175,6 @@ def align_posterior(config: Align, inputs: dict[str, Path], work: Work) -> dict[
         "units": sum(group.size for group in sym.groups),
         "converged": found.converged,
         "sweeps": found.sweeps,
-        "seconds": found.seconds,
         "starts": [{"name": s.name, "score": float(s.score)} for s in found.starts],
     }
 

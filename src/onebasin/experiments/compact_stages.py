@@ -122,7 +122,6 @@ def compact_draws(config: CompactDraws, inputs: dict[str, Path], work: Work) -> 
         "log_likelihood": found.log_likelihood,
         "sigma_median": float(np.median(sigma)),
         "sigma_mean": float(sigma.mean()),
-        "seconds": found.seconds,
     }
 
 

@@ -9,7 +9,15 @@ from matplotlib.figure import Figure
 
 from onebasin.experiments import EXPERIMENTS, PRESETS, Entry
 from onebasin.experiments.claims import Claim
-from onebasin.experiments.record import RECORD_VERSION, Outcome, RecordedParts, lineage, versions
+from onebasin.experiments.facts import add_facts, read_facts
+from onebasin.experiments.record import (
+    RECORD_VERSION,
+    Outcome,
+    RecordedParts,
+    lineage,
+    sealed,
+    versions,
+)
 from onebasin.experiments.runner import Run, write_json
 from onebasin.experiments.setting import examples
 from onebasin.experiments.stage import Stage, encode
@@ -103,7 +111,17 @@ class Experiment(Generic[Config]):
 
     def _untested(self, part: str) -> Claim:
         text, reason = f"{self.about.title} (part '{part}')", f"part '{part}' has not been run"
-        return Claim(text, "–", self.about.source, "–", "", "", "not tested", reason)
+        return Claim(
+            text,
+            "–",
+            self.about.source,
+            "–",
+            "",
+            "",
+            "not tested",
+            reason,
+            figure=self.about.source,
+        )
 
 
 def reproduce(experiment: Experiment[Any], run: Run, parts: Sequence[str] = ()) -> Path:
@@ -139,10 +157,6 @@ def write_record(experiment: Experiment[Any], run: Run) -> Path:
         elif before.has(part, plan):
             outcomes[part] = before.outcomes(part, plan)
     data = {name for part in outcomes for stage in plans[part].values() for name in stage.data}
-    machines: list[dict[str, Any]] = []
-    for outcome in (o for done in outcomes.values() for o in done.values()):
-        if outcome.machine not in machines:
-            machines.append(outcome.machine)
     record = {
         "record": RECORD_VERSION,
         "experiment": experiment.name,
@@ -157,27 +171,29 @@ def write_record(experiment: Experiment[Any], run: Run) -> Path:
             part: {name: o.result for name, o in done.items()} for part, done in outcomes.items()
         },
         "stages": {
-            part: [
-                _row(s, run.outcome(s) if run.is_done(s) else before.outcome(s, {}))
-                for s in lineage(plans[part])
-            ]
+            part: [{"stage": stage.title, "key": stage.key} for stage in lineage(plans[part])]
             for part in outcomes
         },
         "data": {name: examples(name) for name in sorted(data)},
         "versions": versions(),
-        "machines": machines,
     }
-    write_json(path, record)
+    write_json(path, sealed(record))
+    _write_facts(record, before, run.out)
     return path
 
 
-def _row(stage: Stage, outcome: Outcome) -> dict[str, Any]:
-    return {
-        "stage": stage.title,
-        "key": stage.key,
-        "seconds": outcome.seconds,
-        "machine": outcome.machine,
-    }
+def _write_facts(record: Mapping[str, Any], before: RecordedParts, folder: Path) -> None:
+    """Keep the times that an older record held, and collect the machines of this one."""
+    keys = list(dict.fromkeys(row["key"] for part in record["stages"].values() for row in part))
+    known = read_facts(folder).get("stages") or {}
+    inherited = {k: before.facts[k] for k in keys if k in before.facts and k not in known}
+    if inherited:
+        add_facts(folder, "stages", inherited)
+    machines: list[dict[str, Any]] = []
+    for facts in (inherited.get(key) or known.get(key) for key in keys):
+        if facts and facts["machine"] and facts["machine"] not in machines:
+            machines.append(facts["machine"])
+    add_facts(folder, "records", {record["experiment"]: machines})
 
 
 def write_findings(found: Findings, folder: Path, name: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Records of experiments on disk: versioned JSON, whose parts can be read back as outcomes."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,22 +8,74 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onebasin import __version__
+from onebasin.experiments.facts import MACHINE, with_facts
+from onebasin.experiments.schema import (
+    Damaged,
+    Named,
+    Optional,
+    anything,
+    check,
+    file_name,
+    is_bool,
+    is_count,
+    is_number,
+    is_object,
+    is_text,
+    one_of,
+    parse_json,
+    read_text,
+    table,
+)
 
 if TYPE_CHECKING:
     from onebasin.experiments.stage import Stage
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
+VERSIONS = (1, 2)
+LARGEST_RECORD = 2**26  # bytes
+VERDICTS = ("holds", "holds at smaller scale", "does not hold", "not tested")
+CLAIM = {
+    **dict.fromkeys(("text", "published", "source", "ours", "criterion", "conditions"), is_text),
+    "verdict": one_of(*VERDICTS),
+    "reason": is_text,
+    "value": Optional(is_number),
+    "stderr": Optional(is_number),
+    "figure": Optional(is_text),
+    "headline": Optional(is_bool),
+}
+SCHEMA = {
+    **dict.fromkeys(("experiment", "title", "question", "source", "preset"), is_text),
+    "config": anything,
+    "parts": Optional(Named(is_bool)),
+    "claims": [CLAIM],
+    "tables": [table],
+    "figures": [{"file": file_name, "title": is_text, "alt": is_text}],
+    "numbers": Optional(Named(Named(anything))),
+    "stages": Named(
+        [
+            {
+                "stage": is_text,
+                "key": is_text,
+                "seconds": Optional(is_number),
+                "machine": Optional(is_object),
+            }
+        ]
+    ),
+    "data": Optional(Named({"train": is_count, "test": is_count})),
+    "versions": Named(is_text),
+    "machines": Optional([MACHINE]),
+    "concluded_with": Optional(is_text),
+    "digest": Optional(is_text),
+}
+"""What a record must hold; other fields are kept and not looked at."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a stage produced: the numbers it returned, its files, its cost."""
+    """What a stage produced: the numbers it returned, and the folder of its files."""
 
     result: dict[str, Any]
     folder: Path
-    seconds: float
-    key: str
-    machine: dict[str, Any]
 
     def __getitem__(self, name: str) -> Any:
         return self.result[name]
@@ -44,14 +97,39 @@ def check_same(path: Path, made: Mapping[str, Any], now: Mapping[str, Any]) -> N
             )
 
 
+def digest_of(record: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of everything in a record but its digest."""
+    rest = {name: value for name, value in record.items() if name != "digest"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record as plain JSON values, with its digest."""
+    plain = json.loads(json.dumps(record, allow_nan=False, default=lambda array: array.tolist()))
+    return {**plain, "digest": digest_of(plain)}
+
+
 def read_record(path: Path) -> dict[str, Any]:
-    """A record, or an error that says why the file is not one."""
+    """A record that is whole, or a ValueError that names the file and what is wrong with it."""
     try:
-        record = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        record = parse_json(read_text(path, LARGEST_RECORD))
+    except json.JSONDecodeError:
         raise ValueError(f"{path} is not JSON; give a record written by reproduce") from None
-    if not isinstance(record, dict) or record.get("record") != RECORD_VERSION:
+    except Damaged as error:
+        raise ValueError(f"{path} {error}; give a record written by reproduce") from None
+    version = record.get("record") if isinstance(record, dict) else None
+    if version not in VERSIONS or isinstance(version, bool):
         raise ValueError(f"{path} is not a record of an experiment; give one written by reproduce")
+    try:
+        check(record, SCHEMA)
+        # Records of version 1 were written without a digest.
+        if (version > 1 or "digest" in record) and record.get("digest") != digest_of(record):
+            raise Damaged("does not have the content that its digest was computed from")
+    except Damaged as error:
+        raise ValueError(
+            f"{path} {error}; the record is damaged or was edited: run reproduce again"
+        ) from None
     return record
 
 
@@ -68,7 +146,7 @@ class RecordedParts:
     """
 
     def __init__(self, path: Path) -> None:
-        record: dict[str, Any] = read_record(path) if path.exists() else {}
+        record = with_facts(read_record(path), path.parent) if path.exists() else {}
         self.path = path
         self.numbers = record.get("numbers", {})
         stages = record.get("stages", {})
@@ -79,8 +157,11 @@ class RecordedParts:
         default = known[0] if len(known) == 1 else {}
         rows = [row for part in stages.values() for row in part]
         self.keys = {part: {row["key"] for row in own} for part, own in stages.items()}
-        self.seconds = {row["key"]: row["seconds"] for row in rows}
-        self.machines = {row["key"]: row.get("machine", default) for row in rows}
+        self.facts = {
+            row["key"]: {"seconds": row["seconds"], "machine": row.get("machine", default)}
+            for row in rows
+            if row.get("seconds") is not None
+        }
 
     def has(self, part: str, plan: Mapping[str, "Stage"]) -> bool:
         """Whether the part was made by exactly the stages of this plan."""
@@ -97,8 +178,5 @@ class RecordedParts:
         return same and self.numbers[part].keys() == plan.keys()
 
     def outcomes(self, part: str, plan: Mapping[str, "Stage"]) -> dict[str, Outcome]:
-        return {name: self.outcome(stage, self.numbers[part][name]) for name, stage in plan.items()}
-
-    def outcome(self, stage: "Stage", result: dict[str, Any]) -> Outcome:
-        key = stage.key
-        return Outcome(result, self.path.parent, self.seconds[key], key, self.machines[key])
+        numbers = self.numbers[part]
+        return {name: Outcome(numbers[name], self.path.parent) for name in plan}

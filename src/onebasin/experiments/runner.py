@@ -2,14 +2,16 @@
 
     OUT/run.json            preset and versions; a folder never mixes two
     OUT/plan.json           the stages of the last command
+    OUT/facts.json          times and machines
     OUT/stages/<key>/       a finished stage: its files, result.json, stage.json
     OUT/stages/<key>.part/  a stage that is running or was interrupted
 
 A stage appears under its key by one rename, so a folder of that name is always complete. Several
 processes may work in one folder: a process waits for a stage that another one is running.
+
+Everything except `facts.json` follows from the command, the data and the versions.
 """
 
-import fcntl
 import json
 import os
 import platform
@@ -25,8 +27,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from onebasin.atomic import write_atomically
+from onebasin.atomic import lock, sweep_folder, write_atomically
 from onebasin.experiments.common_stages import POSTERIOR, Fit
+from onebasin.experiments.facts import add_facts
 from onebasin.experiments.record import Outcome, check_same, versions
 from onebasin.experiments.stage import RESULT, Stage, Work
 from onebasin.inference.methods import to_config
@@ -43,8 +46,13 @@ class Run:
     adopt: Sequence[Path] = ()
 
     def open(self) -> None:
-        """Make the folder, or refuse one of another preset or version."""
+        """Make the folder, or refuse one of another preset or version.
+
+        What killed processes left is removed; stages that they did not finish stay.
+        """
         self.out.mkdir(parents=True, exist_ok=True)
+        for folder in (self.out, self.out / "stages"):
+            sweep_folder(folder)
         path, now = self.out / "run.json", {"preset": self.preset, **versions()}
         if path.exists():
             check_same(self.out, json.loads(path.read_text()), now)
@@ -60,9 +68,7 @@ class Run:
     def outcome(self, stage: Stage) -> Outcome:
         """The outcome of a finished stage."""
         folder = self.folder(stage)
-        about = json.loads((folder / "stage.json").read_text())
-        result = json.loads((folder / RESULT).read_text())
-        return Outcome(result, folder, about["seconds"], stage.key, about["machine"])
+        return Outcome(json.loads((folder / RESULT).read_text()), folder)
 
     def perform(self, stage: Stage) -> Outcome:
         """The outcome of a stage; runs it and the stages it needs unless they are finished."""
@@ -85,9 +91,9 @@ class Run:
         began = time.perf_counter()
         result = stage.function(stage.config, inputs, Work(part, self.quiet))
         seconds = time.perf_counter() - began
-        about = {**stage.description(), "seconds": seconds, **versions(), "machine": machine()}
-        write_json(part / "stage.json", about)
+        write_json(part / "stage.json", {**stage.description(), **versions()})
         write_json(part / RESULT, result)
+        add_facts(self.out, "stages", {stage.key: {"seconds": seconds, "machine": machine()}})
         os.rename(part, self.folder(stage))
         self.say(f"    done in {clock(seconds)}")
 
@@ -112,15 +118,9 @@ class Run:
     def _locked(self, stage: Stage) -> Iterator[None]:
         stages = self.out / "stages"
         stages.mkdir(exist_ok=True)
-        path = stages / f".{stage.key}.lock"
-        with open(path, "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self.say(f"  {stage.title}: waiting for another process that is running it")
-                fcntl.flock(file, fcntl.LOCK_EX)
+        waiting = f"  {stage.title}: waiting for another process that is running it"
+        with lock(stages / stage.key, lambda: self.say(waiting)):
             yield
-        path.unlink(missing_ok=True)
 
     def say(self, text: str) -> None:
         if not self.quiet:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onebasin.experiments.experiment import Experiment
-from onebasin.experiments.runner import Run
+from onebasin.experiments.facts import add_facts
+from onebasin.experiments.runner import Run, write_json
 from onebasin.experiments.stage import Stage
 
 
@@ -33,3 +34,14 @@ def list_stages(
                     }
                 )
     return rows
+
+
+def write_plan(run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write plan.json; what this machine adds to the plan is a fact of the run."""
+    asked = [{name: row[name] for name in ("experiment", "part", "stage", "key")} for row in rows]
+    write_json(run.out / "plan.json", {"preset": run.preset, "stages": asked})
+    found = {
+        row["key"] or row["stage"]: {name: row[name] for name in ("data", "done", "seconds")}
+        for row in rows
+    }
+    add_facts(run.out, "plan", found)

@@ -14,6 +14,7 @@ from typing import Any
 
 from onebasin import __version__
 from onebasin.experiments import EXPERIMENTS
+from onebasin.experiments.facts import FACTS, with_facts
 from onebasin.experiments.record import read_record
 from onebasin.report.page_style import CSS
 from onebasin.report.page_svg import inline_svg
@@ -42,11 +43,12 @@ def find_records(paths: Sequence[Path]) -> list[Source]:
         if not path.exists():
             raise FileNotFoundError(f"there is no {path}; give a run folder or a record file")
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        skipped = {"run.json", "plan.json"} if path.is_dir() else set()
+        skipped = {"run.json", "plan.json", FACTS} if path.is_dir() else set()
         before = len(found)
         for file in files:
             if file.name not in skipped:
-                found[file.resolve()] = Source(read_record(file), file.parent)
+                record = with_facts(read_record(file), file.parent)
+                found[file.resolve()] = Source(record, file.parent)
         if path.is_dir() and len(found) == before:
             raise ValueError(
                 f"{path} holds no records; run `onebasin reproduce --out` into it first"
@@ -163,9 +165,11 @@ def _data(record: dict[str, Any]) -> str:
 
 
 def _time(record: dict[str, Any]) -> str:
-    stages = {s["key"]: s["seconds"] for part in record["stages"].values() for s in part}
-    seconds = sum(stages.values())
-    return f" · {seconds / 60:.1f} minutes in {len(stages)} stages" if stages else ""
+    stages = {s["key"]: s.get("seconds") for part in record["stages"].values() for s in part}
+    seconds = sum(known for known in stages.values() if known is not None)
+    if not stages:
+        return ""
+    return f" · {f'{seconds / 60:.1f} minutes in ' if seconds else ''}{len(stages)} stages"
 
 
 def _claim(claim: dict[str, Any], before: dict[str, Any] | None) -> str:
