@@ -57,6 +57,11 @@ def run(config: Align) -> None:
     _check_options(config)
     outs = _outputs(config)
     headers = _checked_headers(config)
+    with shared.writing(*outs.values()):
+        _align(config, outs, headers)
+
+
+def _align(config: Align, outs: dict[Path, Path], headers: "dict[Path, Header]") -> None:
     from onebasin.networks.described import DescribedNetwork
     from onebasin.posterior import load
     from onebasin.symmetry import find_symmetry

@@ -57,6 +57,11 @@ COMMAND = CompactOptions
 def run(config: CompactOptions) -> None:
     """Check the files by their headers, compact, write the Gaussian, and report."""
     header = _checked_headers(config)[0]
+    with shared.writing(config.out):
+        _compact(config, header)
+
+
+def _compact(config: CompactOptions, header: "Header") -> None:
     import jax
     import numpy as np
 

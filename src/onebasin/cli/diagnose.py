@@ -49,6 +49,11 @@ def run(config: Diagnose) -> None:
         shared.check_folder(path)
     if config.export_arviz is not None and find_spec("arviz") is None:
         raise ImportError("--export-arviz needs ArviZ; install it with pip install onebasin[arviz]")
+    with shared.writing(*(path for path in (config.out, config.export_arviz) if path is not None)):
+        _diagnose(config)
+
+
+def _diagnose(config: Diagnose) -> None:
     opened = shared.open_posteriors(config.chains)
     split = opened.examples(config)
     import jax

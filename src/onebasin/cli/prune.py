@@ -44,6 +44,11 @@ def run(config: Prune) -> None:
         raise ValueError("a curve of accuracies needs data; name a data set with --data")
     shared.check_new(config.out, overwrite=config.overwrite)
     shared.check_folder(config.out)
+    with shared.writing(config.out):
+        _prune(config)
+
+
+def _prune(config: Prune) -> None:
     opened = shared.open_posteriors(config.posterior)
     split = opened.examples(config)
     from onebasin.figures.diagnosis import pruning_figure

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from onebasin.cli.shared import OverwriteOption, check_folder, check_new
+from onebasin.cli.shared import OverwriteOption, check_folder, check_new, writing
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,10 @@ def run(config: Report) -> None:
     check_new(config.out, overwrite=config.overwrite)
     check_folder(config.out)
 
+    from onebasin.atomic import write_atomically
     from onebasin.report.page import find_records, render
 
-    page = render(find_records(config.runs), config.title)
-    config.out.write_text(page, encoding="utf-8")
+    with writing(config.out):
+        page = render(find_records(config.runs), config.title)
+        write_atomically(config.out, lambda part: Path(part).write_text(page, encoding="utf-8"))
     sys.stdout.write(f"{config.out.resolve()}\n")

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,13 +172,21 @@ def write_figure(path: Path | None, draw: Callable[[], Any]) -> None:
         save_figure(draw(), path)
 
 
+def writing(*paths: Path) -> AbstractContextManager[None]:
+    """Create the folders of files and keep other processes from writing these files."""
+    from onebasin.atomic import locked
+
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return locked(*paths)
+
+
 def write_posterior(
     path: Path, posterior: "Posterior", header: "Header", *, overwrite: bool, **record: Any
 ) -> None:
     """Save a posterior with the network and provenance of its source, and what was done."""
     from onebasin.posterior import save
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     provenance = {**header.provenance, **record}
     save(path, posterior, network=header.network, overwrite=overwrite, **provenance)
 

@@ -35,10 +35,8 @@ from onebasin.tensor_files import (
 from onebasin.trees import PyTree, leaves_by_path, with_leaves
 
 STATISTICS = "statistics/"
-# Bytes reserved in the header for the provenance, which is known only at the end; besides, for
-# every tensor, those of its checksum.
+# Bytes reserved in the header for the provenance, which is known only at the end.
 PROVENANCE_ROOM = 65536
-CHECKSUM_ROOM = 128
 
 
 class DrawStore:
@@ -71,8 +69,7 @@ class DrawStore:
         else:
             # JSON within JSON: every quotation mark takes two bytes.
             room = len(json.dumps(self._header(None, {}))) + 2 * len(json.dumps(known))
-            room += PROVENANCE_ROOM + sum(2 * len(name) + CHECKSUM_ROOM for name in layout)
-            self.file = GrowingFile(path, layout, room)
+            self.file = GrowingFile(path, layout, room + PROVENANCE_ROOM)
             if not self.file.is_there:
                 self._lay_out(self.file)
             self.arrays = self.file.maps()
