@@ -1,5 +1,7 @@
 """The `onebasin` command: parses and delegates."""
 
+import codecs
+import io
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
@@ -41,6 +43,13 @@ COMMANDS = {
     "report": Command("onebasin.cli.report", "write an HTML page of reproduced results"),
 }
 
+# What is printed where the encoding of the terminal lacks a character; "?" for all others.
+PLAIN = {
+    "→": "->", "±": "+/-", "×": "x", "−": "-", "–": "-", "—": "-", "…": "...", "·": "*",
+    "“": '"', "”": '"', "‘": "'", "’": "'", "²": "^2", "³": "^3", "₂": "2", "₀": "0", "₁": "1",
+    "σ": "sigma", "β": "beta", "ε": "epsilon", "≤": "<=", "≥": ">=", "│": "|",
+}  # fmt: skip
+
 HELP = """\
 usage: onebasin COMMAND [OPTIONS]
 
@@ -51,13 +60,14 @@ commands (`onebasin COMMAND --help` for a command's own options):
 
 options: -h, --help; --version; --debug shows the traceback of an error
 
-example:
+examples:
   onebasin align q1.safetensors --to q0.safetensors --out moved.safetensors
 """
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; errors are one sentence on standard error and exit code 2."""
+    _print_any_text()
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
@@ -86,6 +96,25 @@ def main(argv: Sequence[str] | None = None) -> None:
         if debug:
             raise
         _fail(_message(error, name) or type(error).__name__)
+    except RuntimeError as error:
+        message = _message_of_jax(" ".join(str(error).split()))
+        if debug or not message:
+            raise
+        _fail(message)
+
+
+def _print_any_text() -> None:
+    """Write characters that the encoding of the terminal lacks in others, instead of failing."""
+
+    def replace(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        text = error.object[error.start : error.end]
+        return "".join(PLAIN.get(letter, "?") for letter in text), error.end
+
+    codecs.register_error("onebasin", replace)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="onebasin")
 
 
 def _offer_devices(environment: MutableMapping[str, str]) -> None:
@@ -110,6 +139,15 @@ def _run(name: str, arguments: list[str]) -> None:
         sys.stdout.write(help_text(prog, command))
         return
     module.run(parsed(prog, command, arguments))
+
+
+def _message_of_jax(text: str) -> str:
+    """One sentence for an error of JAX that the user can remedy; empty for others."""
+    if "backend" in text:
+        chosen = os.environ.get("JAX_PLATFORMS")
+        where = "here" if chosen is None else f"with JAX_PLATFORMS={chosen}"
+        return f"JAX cannot run {where}: {text}; set JAX_PLATFORMS=cpu"
+    return f"JAX ran out of memory: {text}" if "RESOURCE_EXHAUSTED" in text else ""
 
 
 def _message(error: BaseException, name: str) -> str:
