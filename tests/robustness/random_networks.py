@@ -46,9 +46,12 @@ class Builder:
 ACTIVATIONS = (jnp.tanh, jax.nn.relu, jax.nn.gelu, jnp.sin, lambda z: z)
 
 
-def dense(b: Builder, units: int, out: int | None = None) -> tuple[Layer, int]:
+def dense(
+    b: Builder, units: int, out: int | None = None, *, linear: bool = False
+) -> tuple[Layer, int]:
     out = out or b.width()
     kernel, bias, phi = b.param(units, out), b.param(out), b.choose(*ACTIVATIONS)
+    phi = ACTIVATIONS[-1] if linear else phi
     use_bias = bool(b.rng.integers(2))
     return lambda p, z: phi(z @ p[kernel] + (p[bias] if use_bias else 0.0)), out
 
@@ -227,7 +230,8 @@ def random_network(seed: int) -> RandomNetwork:
     for _ in range(int(rng.integers(1, 5))):
         layer, units = b.choose(*VECTOR_LAYERS)(b, units)
         b.layers.append(layer)
-    last, _ = dense(b, units, 2)
+    # Linear: where a nonlinearity saturates, outputs are as small as the rounding inside.
+    last, _ = dense(b, units, 2, linear=True)
     b.layers.append(last)
     return RandomNetwork(_chained(b.layers), b.params, x)
 
