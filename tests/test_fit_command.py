@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from onebasin.cli.main import main
+from onebasin.inference.draws import read_statistics
 from onebasin.posterior import load, read_header
 
 
@@ -47,6 +48,39 @@ def test_other_methods_from_the_command_line(tmp_path, capsys, method, flags, dr
     if method == "hmc":
         made = read_header(out).provenance["fit"]["method"]
         assert made["masses"] == {"Dense_1/kernel": 2, "Dense_1/bias": 3}
+
+
+DEFAULTS = {
+    "vi": "",
+    "map": "",
+    "ensemble": "",
+    "hmc": "--leapfrog-steps 2",
+    "nuts": "--max-doublings 2",
+}
+
+
+@pytest.mark.parametrize("method", DEFAULTS)
+def test_every_method_runs_to_its_file_at_its_default_size(tmp_path, capsys, method):
+    """All options that set the size of a file have their defaults; only its network is small."""
+    out = tmp_path / "q.safetensors"
+    words = f"fit {method} --limit 50 --width 4 --depth 1 {DEFAULTS[method]} --progress silent"
+    main([*words.split(), "--out", str(out)])
+    assert [path.name for path in tmp_path.iterdir()] == ["q.safetensors"]
+    posterior, header = load(out), read_header(out)
+    assert max(np.size(value) for value in header.provenance["stats"].values()) <= 64
+    draws = {"map": 1, "ensemble": 5, "hmc": 4000, "nuts": 4000}
+    if method in draws:
+        assert posterior.num_draws == draws[method]
+    names = {"acceptance", "divergent", "energy", "log_density"}
+    expected = {"hmc": names, "nuts": names | {"leapfrog_steps"}}.get(method, set())
+    found = read_statistics(out)
+    assert found.keys() == expected
+    for name, values in found.items():
+        assert values.shape == (4, 1000)
+        assert np.isfinite(values).all()
+        assert name == "divergent" or values[:, -1].all()  # filled to the end
+    main([*words.split(), "--out", str(out), "--resume"])  # read from the file
+    assert str(out) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

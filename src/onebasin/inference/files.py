@@ -61,22 +61,25 @@ class Files:
                     f"{path} exists; give overwrite=True to replace it, or resume=True to continue"
                 )
 
-    def written(self) -> list[Path]:
-        """Every file that the fit writes."""
+    def _named(self) -> list[Path]:
+        """The files that the user knows of."""
+        return [path for path in (*self.outs(), self.checkpoint, self.history) if path is not None]
+
+    def _collected(self) -> list[Path]:
+        """The files in which draws are collected."""
         draws = [self.draws(run) for run in range(self.runs or 1)]
-        paths = (*self.outs(), *draws, self.checkpoint, self.history)
-        return [path for path in paths if path is not None]
+        return [path for path in draws if path is not None]
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other processes from writing these files."""
-        return locked(*self.written())
+        return locked(*self._named())
 
     def sweep(self) -> None:
         """Remove what a killed process left beside these files."""
-        sweep_all(*self.written())
+        sweep_all(*self._named(), *self._collected())
 
     def remove_progress(self) -> None:
         """Remove the checkpoint, history and collected draws of an earlier fit."""
-        for path in self.written():
-            if path not in self.outs():
+        for path in (self.checkpoint, self.history, *self._collected()):
+            if path is not None:
                 path.unlink(missing_ok=True)

@@ -38,9 +38,9 @@ from onebasin.tensor_files import Pathlike, finite
 from onebasin.trees import take_entry
 
 # Statistics of one execution, which are returned and not written to files.
-OF_THIS_TIME = frozenset(
-    ("seconds", "compile_seconds", "memory", "devices", "chunk_steps")
-    + ("steps_this_time", "resumed_from")
+OF_THIS_TIME = (
+    *("seconds", "compile_seconds", "memory", "devices", "chunk_steps"),
+    *("steps_this_time", "resumed_from"),
 )
 BUILDERS: dict[type[Method], Callable[[Problem, Any], Program]] = {
     VI: vi.build,
@@ -190,6 +190,7 @@ def fit(
         # Before any file is touched: this may raise.
         program = BUILDERS[type(method)](problem, method)
         with files.locked():
+            files.sweep()
             if not resume:
                 if not overwrite:
                     files.check_new()
