@@ -96,8 +96,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if debug:
             raise
         _fail(_message(error, name) or type(error).__name__)
-    except RuntimeError as error:
-        message = _message_of_jax(" ".join(str(error).split()))
+    except Exception as error:
+        message = _message_of_jax(error)
         if debug or not message:
             raise
         _fail(message)
@@ -141,13 +141,19 @@ def _run(name: str, arguments: list[str]) -> None:
     module.run(parsed(prog, command, arguments))
 
 
-def _message_of_jax(text: str) -> str:
+def _message_of_jax(error: Exception) -> str:
     """One sentence for an error of JAX that the user can remedy; empty for others."""
-    if "backend" in text:
-        chosen = os.environ.get("JAX_PLATFORMS")
-        where = "here" if chosen is None else f"with JAX_PLATFORMS={chosen}"
-        return f"JAX cannot run {where}: {text}; set JAX_PLATFORMS=cpu"
-    return f"JAX ran out of memory: {text}" if "RESOURCE_EXHAUSTED" in text else ""
+    text = " ".join(str(error).split())
+    if "RESOURCE_EXHAUSTED" in text:
+        return f"there is not enough memory: {text}"
+    try:
+        if "jax" in sys.modules:
+            import_module("jax").devices()
+    except Exception as failure:  # of any kind: plugins raise what they like
+        chosen = os.environ.get("JAX_PLATFORMS", "")
+        reason = " ".join(str(failure).split()) or type(failure).__name__
+        return f"JAX finds no device with JAX_PLATFORMS='{chosen}' ({reason}); set it to cpu"
+    return ""
 
 
 def _message(error: BaseException, name: str) -> str:

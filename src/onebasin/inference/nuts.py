@@ -40,14 +40,17 @@ def build(problem: Problem, method: NUTS) -> Program:
 
     def step(state: NUTSState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[NUTSState, Info]:
         tuning = state.tuning
-        chain, info = kernel(
-            jax.random.fold_in(subkey(key, "chain"), t),
-            state.chain,
-            log_density(problem, data),
-            tuning.step_size,
-            tuning.inverse_mass,
-            method.max_doublings,
-        )
+        transition_key = jax.random.fold_in(subkey(key, "chain"), t)
+        # BlackJAX starts its sums with Python numbers, whose type must be that of the energy.
+        with jax.enable_x64(jnp.asarray(state.chain.logdensity).dtype == jnp.float64):
+            chain, info = kernel(
+                transition_key,
+                state.chain,
+                log_density(problem, data),
+                tuning.step_size,
+                tuning.inverse_mass,
+                method.max_doublings,
+            )
         records = {
             "acceptance": info.acceptance_rate,
             "divergent": info.is_divergent,

@@ -33,10 +33,14 @@ def last_direction(state: optax.OptState, momentum: float) -> PyTree:
         return state.trace
     assert isinstance(state, optax.ScaleByAdamState)
     count = jnp.maximum(state.count, 1)
-    first, second = 1 - momentum**count, 1 - SECOND**count
-    return jax.tree.map(
-        lambda m, v: (m / first) / (jnp.sqrt(v / second) + EPSILON), state.mu, state.nu
-    )
+
+    def of_leaf(mean: jax.Array, square: jax.Array) -> jax.Array:
+        # With JAX_ENABLE_X64 a power of an integer is double and would make the direction so.
+        dtype = jnp.promote_types(mean.dtype, jnp.float32)
+        first, second = ((1 - decay**count).astype(dtype) for decay in (momentum, SECOND))
+        return (mean / first) / (jnp.sqrt(square / second) + EPSILON)
+
+    return jax.tree.map(of_leaf, state.mu, state.nu)
 
 
 def descend(params: PyTree, direction: PyTree, rate: jax.Array) -> PyTree:
