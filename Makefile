@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # The pins are for one version of Python; with others, say CONSTRAINTS= for none.
 CONSTRAINTS ?= -c constraints.txt
 
-.PHONY: demo test fast lint types format docs docs-serve records results tutorials release constraints clean
+.PHONY: demo test fast lint types format docs docs-serve records results tutorials attack release constraints clean
 
 demo: $(STAMP)
 	$(BIN)/onebasin demo
@@ -51,6 +51,10 @@ tutorials: $(STAMP)
 	cd docs/tutorials/figures && for page in ../*.md; do \
 	  ../../../$(BIN)/python -W error ../../../tests/tutorials.py $$page --write > /dev/null || exit 1; \
 	done
+
+# The long attack on files, fits, networks and command lines: results/robustness.json.
+attack: $(STAMP)
+	$(BIN)/python tests/robustness/attack.py
 
 # Wheel and sdist in dist/, checked; the wheel runs the demo in an empty environment.
 TRIAL := build/trial

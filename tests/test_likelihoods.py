@@ -1,5 +1,7 @@
 """Likelihoods against SciPy and finite differences; what they refuse."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,6 +123,23 @@ def test_likelihoods_by_name_and_value():
     assert settings_of(Categorical()) == {"name": "categorical"}
     for likelihood in (Categorical(), own, Custom(laplace)):
         assert isinstance(likelihood, Likelihood)
+
+
+@dataclass(frozen=True)
+class StudentT(Gaussian):
+    """A likelihood of a user, with one option more."""
+
+    dof: float = 3.0
+
+
+def test_options_of_own_likelihoods_are_recorded():
+    """A fit with 9 degrees of freedom must not resume from one with 3."""
+    assert settings_of(StudentT(0.5, dof=9.0)) == {
+        "name": "gaussian",
+        "noise_std": 0.5,
+        "dof": 9.0,
+    }
+    assert settings_of(StudentT(dof=9.0)) != settings_of(StudentT(dof=3.0))
 
 
 def test_types_of_targets():

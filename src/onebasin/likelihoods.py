@@ -5,7 +5,7 @@ A likelihood is a small frozen value that can be compared, hashed and written to
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import jax
@@ -170,9 +170,16 @@ def likelihood_of(given: LikelihoodLike) -> Likelihood:
 
 
 def settings_of(likelihood: Likelihood) -> dict[str, Any]:
-    """The likelihood as a JSON value; a custom function is recorded only as "custom"."""
-    own = asdict(likelihood) if isinstance(likelihood, Categorical | Gaussian) else {}
-    return {"name": likelihood.name, **own}
+    """The likelihood as a JSON value: its name, and the plain fields of a dataclass.
+
+    A custom function is recorded only as "custom".
+    """
+    names = [field.name for field in fields(likelihood)] if is_dataclass(likelihood) else []
+    own = {name: getattr(likelihood, name) for name in names}
+    plain = {
+        name: value for name, value in own.items() if isinstance(value, bool | int | float | str)
+    }
+    return {"name": likelihood.name, **plain}
 
 
 def check_output(outputs: PyTree, batch: int) -> tuple[int, ...]:

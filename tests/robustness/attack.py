@@ -1,22 +1,22 @@
 """The long attack: `make attack` runs all of it and writes results/robustness.json."""
 
 import argparse
+import importlib
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import command_lines
-import file_fuzzer
-import killer
-import random_networks
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "results" / "robustness.json"
 FULL = {"files": 20_000, "kills": 200, "networks": 5_000, "command lines": 1_000}
+MODULES = {
+    "files": "file_fuzzer",
+    "kills": "killer",
+    "networks": "random_networks",
+    "command lines": "command_lines",
+}
 
 
 def main() -> None:
@@ -26,18 +26,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RECORD)
     arguments = parser.parse_args()
-    parts: dict[str, Callable[[Path, int, int], dict[str, Any]]] = {
-        "files": file_fuzzer.attack,
-        "kills": killer.attack,
-        "networks": lambda _, count, seed: random_networks.attack(count, seed),
-        "command lines": lambda _, count, seed: command_lines.attack(count, seed),
-    }
     found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     for name in arguments.only or FULL:
         count = max(1, round(arguments.share * FULL[name]))
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            result = parts[name](Path(folder), count, arguments.seed)
+            result = importlib.import_module(MODULES[name]).attack(
+                Path(folder), count, arguments.seed
+            )
         defects = result.pop("defects")
         found[name] = {**result, "defects": len(defects), "seed": arguments.seed}
         seconds = time.monotonic() - began

@@ -10,6 +10,7 @@ trace found with plain NumPy indexing and compares the outputs in double precisi
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -280,8 +281,9 @@ def false_groups(network: RandomNetwork, symmetry: Symmetry, seed: int) -> list[
     return wrong
 
 
-def attack(count: int, seed: int) -> dict[str, Any]:
+def attack(folder: Path, count: int, seed: int) -> dict[str, Any]:
     """Trace `count` random networks; how many groups were found, and which are false."""
+    del folder
     groups, defects = 0, []
     with jax.enable_x64(True):
         for number in range(count):
