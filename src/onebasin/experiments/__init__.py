@@ -87,6 +87,13 @@ EXPERIMENTS = {
         "Two networks start from the same weights up to a permutation of known size. Is it "
         "recovered after training, and how do distance and barrier grow with its size?",
     ),
+    "unimodality": Entry(
+        XIAO,
+        "is the posterior unimodal without permutations? (figure 4)",
+        "Is the posterior unimodal without permutations?",
+        "Remove the permutations from HMC chains. Do the barriers between chains, second modes "
+        "of weights and the variance between chains disappear?",
+    ),
     "table1": Entry(
         XIAO,
         "one Gaussian in place of HMC draws or an ensemble",
@@ -99,13 +106,6 @@ EXPERIMENTS = {
         "pruning the weights of largest std (figure 5)",
         "Pruning by σ",
         "Does σ show which weights matter once all draws are in one basin?",
-    ),
-    "unimodality": Entry(
-        XIAO,
-        "is the posterior unimodal without permutations? (figure 4)",
-        "Is the posterior unimodal without permutations?",
-        "Remove the permutations from HMC chains. Do the barriers between chains, second modes "
-        "of weights and the variance between chains disappear?",
     ),
     "many": Entry(
         OURS,

@@ -15,7 +15,7 @@ from onebasin.choices import WeightObjective
 from onebasin.experiments import presets
 from onebasin.experiments.claims import Claim, judge
 from onebasin.experiments.common_stages import POSTERIOR, Align, aligned, load_inputs, measured
-from onebasin.experiments.curves import Curve, barrier_table, profile_picture
+from onebasin.experiments.curves import Curve, barrier_table, brief, profile_picture
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan
 from onebasin.experiments.pairs import Pair, Sizes
 from onebasin.experiments.setting import Setting, problem, symmetry
@@ -170,7 +170,7 @@ def _claims(part: Part, curves: Mapping[str, Curve]) -> list[Claim]:
             source="Rossi et al. 2023, figure A3",
             ours=f"{published.barrier_text} nats remain",
             criterion=f"aligned barrier above {part.none:g} nats by three standard errors",
-            headline=True,
+            headline=f"{pair.setting.network_title}: {brief(curves['as fitted'], published)}",
             **published.measured,
         ),
         claim(
@@ -186,7 +186,7 @@ def _claims(part: Part, curves: Mapping[str, Curve]) -> list[Claim]:
             ours=f"{best}: {curves[best].barrier_text} nats "
             f"({curves[best].share_of(curves['as fitted']):.1%} remains)",
             criterion=gone.criterion,
-            headline=True,
+            headline=f"{pair.setting.network_title}: {brief(curves['as fitted'], curves[best])}",
             **curves[best].measured,
         ),
     ]

@@ -42,8 +42,8 @@ class Claim:
     stderr: float | None = None
     figure: str = ""
     """The published figure or table that the claim belongs to, or "ours"."""
-    headline: bool = False
-    """Whether the claim represents its figure in a summary."""
+    headline: str = ""
+    """Our result in a few words if the claim represents its figure in a summary."""
 
 
 def judge(
@@ -61,7 +61,7 @@ def judge(
     value: float | None = None,
     stderr: float | None = None,
     figure: str = "",
-    headline: bool = False,
+    headline: str = "",
 ) -> Claim:
     """The claim with its verdict.
 

@@ -65,6 +65,11 @@ class Curve:
         return f"{self.accuracy[0]:.2%} / {self.accuracy[-1]:.2%}"
 
 
+def brief(before: Curve, after: Curve) -> str:
+    """Two barriers in a few words."""
+    return f"{before.barrier:.2g} → {after.barrier:.2g} nats ({after.share_of(before):.1%})"
+
+
 Sweep = Mapping[float, tuple[Curve, Curve]]
 """The curves as fitted and aligned, by the value of what is varied."""
 

@@ -141,7 +141,7 @@ def conclude(config: DynamicsConfig, outcomes: Mapping[str, Outcomes]) -> Findin
         claim(
             "A barrier between two networks grows as they are trained",
             end > start and end > 3 * left,
-            headline=True,
+            headline=f"{start:.2g} → {end:.2g} nats in training",
             published="a barrier grows",
             ours=f"{before.text(0)} nats at the start, {before.text(-1)} at the end",
             criterion="mean barrier at the end above that at the start, and above three times the "
@@ -154,7 +154,7 @@ def conclude(config: DynamicsConfig, outcomes: Mapping[str, Outcomes]) -> Findin
             ours=f"{before.text(-1)} → {after.text(-1)} nats at the end of training "
             f"({left / end if end > 0 else float('nan'):.1%} remains)",
             criterion=f"mean over runs: {removed.criterion}",
-            headline=True,
+            headline=f"{end:.2g} → {left:.2g} nats ({left / end if end > 0 else float('nan'):.1%})",
             value=left,
             stderr=float(after.error[-1]),
         ),

@@ -121,7 +121,7 @@ def _in_the_plane(plane: Plane, found: Mapping[str, Any]) -> Findings:
         claim(
             "In two dimensions W2 matching recovers the symmetry",
             found["w2"]["swaps"],
-            headline=True,
+            headline=f"W2 {swapped['w2']}",
             published="W2 matching recovers it",
             ours=f"W2 {swapped['w2']}",
             criterion="alignment returns the swap",
@@ -129,14 +129,14 @@ def _in_the_plane(plane: Plane, found: Mapping[str, Any]) -> Findings:
         claim(
             "KL matching in the reduced form returns the identity",
             not found["kl-reduced"]["swaps"],
-            headline=True,
+            headline=f"reduced KL {swapped['kl-reduced']}",
             published="KL matching returns the identity",
             ours=f"the reduced form {swapped['kl-reduced']}",
         ),
         claim(
             "KL matching loses the covariance information",
             not found["kl"]["swaps"],
-            headline=True,
+            headline=f"exact KL {swapped['kl']}",
             published="only a distance between means is left",
             ours=f"the exact KL {swapped['kl']}: {found['kl']['at_identity']:.3g} nats at the "
             f"identity, {found['kl']['at_swap']:.3g} at the swap",

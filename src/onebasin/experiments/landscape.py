@@ -108,7 +108,7 @@ def conclude(config: LandscapeConfig, outcomes: Mapping[str, Outcomes]) -> Findi
         published="one basin in a 2-D slice on CIFAR-10",
         source="Rossi et al. 2023",
         figure="Rossi et al., slice of the log posterior on CIFAR-10",
-        headline=True,
+        headline=f"{share:.0%} of the drop remains",
         ours=f"drop of {before:,.0f} nats between q0 and q1, {after:,.0f} between q0 and the "
         f"aligned q1 ({share:.1%} remains)",
         criterion=f"drop below the chord at most {config.largest_share:.0%} of the unaligned one",

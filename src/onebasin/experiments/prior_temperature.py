@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from onebasin.experiments import presets
 from onebasin.experiments.claims import judge
+from onebasin.experiments.curves import brief
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan
 from onebasin.experiments.pairs import Pair, Sizes, before_after, sweep_picture, sweep_table
 
@@ -62,7 +63,8 @@ def conclude(config: PriorTemperature, outcomes: Mapping[str, Outcomes]) -> Find
                 ours=f"{before.barrier_text} → {after.barrier_text} nats "
                 f"({after.share_of(before):.1%} remains)",
                 criterion=removed.criterion,
-                headline=True,
+                headline=f"variance {variance:g}, temperature {temperature:g}: "
+                f"{brief(before, after)}",
                 conditions=pair.conditions,
                 published_scale=config.pair.published_scale(PAPER.pair),
                 fits=[pair.requirement([before, after])],

@@ -41,7 +41,7 @@ CLAIM = {
     "value": Optional(is_number),
     "stderr": Optional(is_number),
     "figure": Optional(is_text),
-    "headline": Optional(is_bool),
+    "headline": Optional(is_text),
 }
 SCHEMA = {
     **dict.fromkeys(("experiment", "title", "question", "source", "preset"), is_text),

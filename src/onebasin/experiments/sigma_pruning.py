@@ -120,7 +120,7 @@ def _claims(
                 rebased,
                 f"After rebasing, pruning by σ keeps more of the accuracy ({kind})",
                 mean[rebased] > mean[raw],
-                headline=True,
+                headline=f"{kind} mean accuracy {mean[raw]:.0%} → {mean[rebased]:.0%}",
                 published="pruning by σ works after rebasing, not before",
                 ours=f"mean accuracy over all shares kept: {mean[rebased]:.1%} rebased, "
                 f"{mean[raw]:.1%} raw",
@@ -145,7 +145,7 @@ def _claims(
                     ours="; ".join(f"{n} {value:.1%}" for n, value in at.items()),
                     criterion=f"accuracy with {SHARE:.0%} of the weights above that of q_d by σ "
                     f"and of {base} by magnitude",
-                    headline=True,
+                    headline=f"{whose} at {SHARE:.0%}: σ {at[name]:.0%}, magnitude {at[size]:.0%}",
                     value=at[name],
                     **about,
                 )
@@ -154,7 +154,7 @@ def _claims(
         "HMC q_r",
         "Rebasing makes the σ of the weights smaller",
         sigma["HMC q_r"] < sigma["HMC q_d"],
-        headline=True,
+        headline=f"median σ {sigma['HMC q_d']:.3f} → {sigma['HMC q_r']:.3f}",
         published="histograms move to smaller σ",
         ours=f"median σ {sigma['HMC q_d']:.4f} raw, {sigma['HMC q_r']:.4f} rebased",
         criterion="median σ of q_r below that of q_d (HMC)",

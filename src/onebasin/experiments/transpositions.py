@@ -145,10 +145,14 @@ def _planted(config: Planting, records: list[Planted]) -> Findings:
         published_scale=config.setting.same_size(PAPER.planting.setting),
     )
     claims = []
-    for name, text in (
-        ("found", "The more transpositions are planted, the more are found"),
-        ("distance_before", "The distance between the weights rises with the number planted"),
-        ("barrier_before", "The barrier rises with the number planted"),
+    for name, brief, text in (
+        ("found", "found", "The more transpositions are planted, the more are found"),
+        (
+            "distance_before",
+            "distance",
+            "The distance between the weights rises with the number planted",
+        ),
+        ("barrier_before", "barrier", "The barrier rises with the number planted"),
     ):
         curve = curves[name]
         falls = fall(curve.mean)
@@ -157,7 +161,13 @@ def _planted(config: Planting, records: list[Planted]) -> Findings:
             f"drops by at most {falls:.1%} of its range"
         )
         claims.append(
-            claim(text, falls <= FALL, ours=ours, headline=True, value=float(curve.mean[-1]))
+            claim(
+                text,
+                falls <= FALL,
+                ours=ours,
+                headline=f"{brief}: {curve.mean[0]:.3g} → {curve.mean[-1]:.3g}",
+                value=float(curve.mean[-1]),
+            )
         )
     rows = [
         [
@@ -193,7 +203,7 @@ def _line(config: Line, records: list[Interpolated]) -> Findings:
         source=SOURCE,
         ours="; ".join(words),
         criterion=RISES + ", for both kinds of pairs",
-        headline=True,
+        headline=f"along the line: drops by at most {max(falls):.1%} of its range",
         conditions=f"{config.title}; {config.method.epochs} epochs",
         published_scale=config.setting.same_size(PAPER.line.setting),
         value=max(falls),

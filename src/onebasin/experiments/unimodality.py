@@ -137,7 +137,7 @@ def _claims(config: Unimodality, found: Mapping[str, Any]) -> list[Claim]:
             removed.holds,
             ours=f"{barriers[0]} → {barriers[1]} nats between draws of two chains",
             criterion=f"mean over pairs: {removed.criterion}",
-            headline=True,
+            headline=f"between chains {apart['mean']:.2g} → {joined['mean']:.2g} nats",
             value=joined["mean"],
             stderr=joined["stderr"],
         ),
@@ -146,7 +146,7 @@ def _claims(config: Unimodality, found: Mapping[str, Any]) -> list[Claim]:
             joined["mean"] <= within["mean"] + 2 * math.hypot(joined["stderr"], within["stderr"]),
             ours=f"{barriers[1]} nats between draws of two chains, {barriers[2]} within a chain",
             criterion="mean barrier above that within chains by at most two standard errors",
-            headline=True,
+            headline=f"{joined['mean']:.2g} nats between chains, {within['mean']:.2g} within",
             value=joined["mean"],
             stderr=joined["stderr"],
         ),
@@ -157,7 +157,7 @@ def _claims(config: Unimodality, found: Mapping[str, Any]) -> list[Claim]:
             f"(null {modes[2]})",
             criterion=f"at most {config.not_unimodal:.0%} of the weights significantly not "
             "unimodal, and more than that under the null",
-            headline=True,
+            headline=f"weights not unimodal: {modes[1]}, null {modes[2]}",
             value=after["not_unimodal"],
         ),
         claim(
@@ -167,7 +167,7 @@ def _claims(config: Unimodality, found: Mapping[str, Any]) -> list[Claim]:
             f"chance (effective draws); null {variances[2]}",
             criterion="at most twice the share expected of one distribution with as many effective "
             "draws, and more than that under the null",
-            headline=True,
+            headline=f"variance between chains {variances[1]}, by chance {expected:.2%}",
             value=after["variance_between_chains"],
         ),
     ]

@@ -49,7 +49,8 @@ def conclude(config: Width, outcomes: Mapping[str, Outcomes]) -> Findings:
         published="width is varied; the curve is not legible in our sources",
         source="Rossi et al. 2023",
         figure="Rossi et al., width",
-        headline=True,
+        headline=f"{after[narrowest].barrier:.2g} nats at width {narrowest}, "
+        f"{after[widest].barrier:.2g} at {widest}",
         ours=f"{after[narrowest].barrier_text} nats at width {narrowest}, "
         f"{after[widest].barrier_text} at {widest}",
         criterion="barrier at the largest width below that at the smallest by two standard errors",

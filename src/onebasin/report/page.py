@@ -1,30 +1,48 @@
 """One self-contained HTML page of the records of experiments, without scripts or network access.
 
-Every claim is shown with the published value, ours, the conditions under which ours was measured,
-and the verdict that was computed from the numbers.
+It opens with a row per published figure: what was published, what was found here, the verdict. Then
+every experiment follows with its figures, its claims with their criteria, and its tables. Jinja2
+escapes every text of a record; figures pass through an allowlist (`page_svg`).
 """
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from onebasin import __version__
 from onebasin.experiments import EXPERIMENTS
 from onebasin.experiments.facts import FACTS, with_facts
 from onebasin.experiments.record import read_record
-from onebasin.report.page_style import CSS
+from onebasin.experiments.schema import Damaged, read_text
 from onebasin.report.page_svg import inline_svg
 
-# The CSS class and the sign of each verdict, which is never shown by colour alone.
+OURS = "ours"
+NOT_RECORDS = {"run.json", "plan.json", FACTS}
+LARGEST_FIGURE = 2**25  # bytes
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A verdict with its CSS class and sign: it is never shown by colour alone."""
+
+    words: str
+    kind: str
+    sign: str
+
+
 VERDICTS = {
-    "holds": ("holds", "✓"),
-    "holds at smaller scale": ("smaller", "✓"),
-    "does not hold": ("fails", "✗"),
-    "not tested": ("untested", "–"),
+    "holds": Shown("holds", "holds", "✓"),
+    "holds at smaller scale": Shown("holds at smaller scale", "smaller", "✓"),
+    "does not hold": Shown("does not hold", "fails", "✗"),
+    "not tested": Shown("not tested", "untested", "–"),
 }
 
 
@@ -43,7 +61,7 @@ def find_records(paths: Sequence[Path]) -> list[Source]:
         if not path.exists():
             raise FileNotFoundError(f"there is no {path}; give a run folder or a record file")
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        skipped = {"run.json", "plan.json", FACTS} if path.is_dir() else set()
+        skipped = NOT_RECORDS if path.is_dir() else set()
         before = len(found)
         for file in files:
             if file.name not in skipped:
@@ -63,159 +81,177 @@ def render(sources: Sequence[Source], title: str = "What was reproduced") -> str
     """The page."""
     if not sources:
         raise ValueError("there is no record to show; give at least one")
-    body = [
-        f"<header><h1>{escape(title)}</h1>{_overview(sources)}</header>",
-        f"<main>{_summary(sources)}",
-        *(_experiment(source, number) for number, source in enumerate(sources)),
-        "</main>",
-        f'<footer><p class="soft small">Written by OneBasin {escape(__version__)}.</p></footer>',
-    ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>OneBasin: {escape(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body>\n</html>\n"
+    rows = [row for number, s in enumerate(sources) for row in _rows(s.record, number)]
+    return _template().render(
+        title=title,
+        lead=_lead(sources, rows),
+        published_rows=[row for row in rows if row["figure"] != OURS],
+        own_rows=[row for row in rows if row["figure"] == OURS],
+        sections=[_section(source, number) for number, source in enumerate(sources)],
+        facts=_facts([source.record for source in sources]),
     )
 
 
-def _overview(sources: Sequence[Source]) -> str:
-    records = [source.record for source in sources]
-    counts = Counter(claim["verdict"] for r in records for claim in r["claims"])
-    said = ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
-    machines = {_machine(m) for r in records for m in r["machines"]}
+@cache
+def _template() -> Any:
+    environment = Environment(
+        loader=PackageLoader("onebasin.report"), autoescape=True, undefined=StrictUndefined
+    )
+    return environment.get_template("page.html.jinja")
+
+
+def overall(verdicts: Iterable[str]) -> Shown:
+    """The verdict on several claims.
+
+    >>> overall(["holds", "does not hold", "not tested"]).words
+    'holds in part (1 of 2)'
+    """
+    tested = [verdict for verdict in verdicts if verdict != "not tested"]
+    held = [verdict for verdict in tested if verdict != "does not hold"]
+    if not tested:
+        return VERDICTS["not tested"]
+    if held and len(held) < len(tested):
+        return Shown(f"holds in part ({len(held)} of {len(tested)})", "partly", "◐")
+    if not held:
+        return VERDICTS["does not hold"]
+    return VERDICTS["holds" if set(held) == {"holds"} else "holds at smaller scale"]
+
+
+def _figure_of(claim: Mapping[str, Any]) -> str:
+    """The published figure that a claim belongs to; older records name only the source."""
+    return claim.get("figure") or claim["source"]
+
+
+def _by_figure(claims: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Claims by figure: published ones in their order, ours last."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for claim in sorted(claims, key=lambda claim: _figure_of(claim) == OURS):
+        found.setdefault(_figure_of(claim), []).append(claim)
+    return found
+
+
+def _rows(record: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
+    """The rows of a record in the summary, one per figure."""
+    rows = []
+    for figure, claims in _by_figure(record["claims"]).items():
+        shown = [claim for claim in claims if claim.get("headline")] or claims
+        rows.append(
+            {
+                "figure": figure,
+                "name": record["title"] if figure == OURS else figure,
+                "section": number,
+                "published": list(dict.fromkeys(claim["published"] for claim in shown)),
+                "lines": [
+                    {
+                        "verdict": VERDICTS[claim["verdict"]],
+                        "text": claim.get("headline") or claim["ours"],
+                    }
+                    for claim in shown
+                ],
+                "verdict": overall(claim["verdict"] for claim in shown),
+            }
+        )
+    return rows
+
+
+def _lead(sources: Sequence[Source], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was found as a whole: by published figure, and by claim."""
+    claims = [claim["verdict"] for source in sources for claim in source.record["claims"]]
+    figures = [row["verdict"].kind for row in rows if row["figure"] != OURS]
+    kinds = [VERDICTS[verdict].kind for verdict in claims]
+    named = (("published figure or table", figures), ("claim", kinds))
+    return [_count(what, found) for what, found in named if found] or ["No claim was judged."]
+
+
+def _count(what: str, kinds: Sequence[str]) -> str:
+    """How many hold and how many do not.
+
+    >>> _count("claim", ["holds", "fails", "fails"])
+    'Of 3 claims, 1 holds and 2 do not hold.'
+    """
+    counts = Counter(kinds)
+    said = [f"{counts[kind]} {_VERBS[kind][counts[kind] != 1]}" for kind in _VERBS if counts[kind]]
+    many = what.replace("figure or table", "figures and tables").removesuffix("s") + "s"
+    listed = " and ".join([", ".join(said[:-1]), said[-1]]) if len(said) > 1 else said[0]
+    return f"Of {len(kinds)} {what if len(kinds) == 1 else many}, {listed}."
+
+
+_VERBS = {
+    "holds": ("holds", "hold"),
+    "smaller": ("holds at smaller scale", "hold at smaller scale"),
+    "partly": ("holds in part", "hold in part"),
+    "fails": ("does not hold", "do not hold"),
+    "untested": ("is not tested", "are not tested"),
+}
+
+
+def _facts(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    machines = {_machine(m) for r in records for m in r.get("machines") or ()}
     packages = {", ".join(f"{k} {v}" for k, v in r["versions"].items()) for r in records}
-    presets = sorted({r["preset"] for r in records})
-    facts = [
-        f"{len(records)} experiment{'s' * (len(records) != 1)}, preset {', '.join(presets)}",
-        f"claims: {said}" if said else "no claims",
-        f"on {'; '.join(sorted(machines)) or 'no machine yet'}",
-        f"with {'; '.join(sorted(packages))}",
+    again = {r["concluded_with"] for r in records if r.get("concluded_with")}
+    return [
+        f"{len(records)} experiment{'s' * (len(records) != 1)}, preset "
+        f"{', '.join(sorted({r['preset'] for r in records}))}.",
+        *([f"Measured on {'; '.join(sorted(machines))}."] if machines else []),
+        f"Measured with {'; '.join(sorted(packages))}.",
+        *(f"Verdicts recomputed from the recorded numbers by OneBasin {v}." for v in sorted(again)),
+        f"Page written by OneBasin {__version__}.",
     ]
-    return '<ul class="facts soft">' + "".join(f"<li>{escape(f)}</li>" for f in facts) + "</ul>"
 
 
-def _machine(machine: dict[str, Any]) -> str:
+def _machine(machine: Mapping[str, Any]) -> str:
     return (
         f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gib']:g} GiB, "
         f"{machine['system']}, JAX on {machine['backend']}"
     )
 
 
-def _summary(sources: Sequence[Source]) -> str:
-    """All claims in one table, grouped by experiment."""
-    groups = []
-    for number, source in enumerate(sources):
-        title = escape(source.record["title"])
-        rows = [f'<tr><th scope="rowgroup" colspan="4"><a href="#e{number}">{title}</a></th></tr>']
-        for claim in source.record["claims"]:
-            words = [escape(claim[name]) for name in ("text", "published", "ours")]
-            cells = [_verdict(claim["verdict"]), *words]
-            rows.append("<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
-        groups.append("".join(rows))
-    heads = ("verdict", "claim", "published", "ours")
-    return _table_html("Every claim, published beside ours", heads, groups, kind="claims")
-
-
-def _table_html(
-    caption: str, heads: Sequence[str], bodies: Sequence[str], note: str = "", kind: str = "numbers"
-) -> str:
-    """A table of one or more bodies, in a region that scrolls if it is wide."""
-    head = "".join(f'<th scope="col">{escape(str(h))}</th>' for h in heads)
-    below = f'<p class="soft small">{escape(note)}</p>' if note else ""
-    # A scrollable region must be named and reachable by keyboard.
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
-        f'<table class="{kind}"><caption>{escape(caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead>"
-        f"{''.join(f'<tbody>{body}</tbody>' for body in bodies)}</table></div>{below}"
-    )
-
-
-def _verdict(verdict: str) -> str:
-    kind, sign = VERDICTS[verdict]
-    return f'<span class="verdict {kind}">{sign} {escape(verdict)}</span>'
-
-
-def _experiment(source: Source, number: int) -> str:
+def _section(source: Source, number: int) -> dict[str, Any]:
     record = source.record
-    claims = record["claims"]
-    parts = [
-        f'<section id="e{number}" aria-labelledby="t{number}">',
-        f'<h2 id="t{number}">{escape(record["title"])}</h2>',
-        f'<p class="soft">{escape(record["source"])} · {escape(record["experiment"])} · '
-        f"preset {escape(record['preset'])}{_time(record)}{escape(_data(record))}</p>",
-        f"<p>{escape(record['question'])}</p>",
-        *(_figure(source, number, i) for i in range(len(record["figures"]))),
-        *(_claim(claim, before) for claim, before in zip(claims, [None, *claims], strict=False)),
-        *(_table(table) for table in record["tables"]),
-        f"<details><summary>Everything that was set</summary><pre>"
-        f"{escape(json.dumps(record['config'], indent=1, ensure_ascii=False))}</pre></details>",
-        "</section>",
+    about = [record["source"], record["experiment"], f"preset {record['preset']}", *_time(record)]
+    data = record.get("data") or {}
+    about += [
+        f"{n}: {d['train']:,} training and {d['test']:,} test examples" for n, d in data.items()
     ]
-    return "\n".join(parts)
-
-
-def _data(record: dict[str, Any]) -> str:
-    """The data sets with the numbers of examples that were read."""
-    return "".join(
-        f" · {name}: {found['train']:,} training and {found['test']:,} test examples"
-        for name, found in record.get("data", {}).items()
-    )
-
-
-def _time(record: dict[str, Any]) -> str:
-    stages = {s["key"]: s.get("seconds") for part in record["stages"].values() for s in part}
-    seconds = sum(known for known in stages.values() if known is not None)
-    if not stages:
-        return ""
-    return f" · {f'{seconds / 60:.1f} minutes in ' if seconds else ''}{len(stages)} stages"
-
-
-def _claim(claim: dict[str, Any], before: dict[str, Any] | None) -> str:
-    kind, _ = VERDICTS[claim["verdict"]]
-    same = before is not None and before["conditions"] == claim["conditions"]
-    facts = {
-        "published": f"{claim['published']} ({claim['source']})",
-        "ours": claim["ours"],
-        "judged by": claim["criterion"],
-        "measured on": "as above" if same else claim["conditions"],
-        "because": claim["reason"],
+    return {
+        "title": record["title"],
+        "about": " · ".join(about),
+        "question": record["question"],
+        "figures": [_figure(source, f, f"e{number}f{i}-") for i, f in enumerate(record["figures"])],
+        "groups": _groups(record["claims"]),
+        "tables": record["tables"],
+        "config": json.dumps(record["config"], indent=1, ensure_ascii=False),
     }
-    listed = "".join(
-        f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text
-    )
-    return (
-        f'<article class="claim {kind}"><p>{_verdict(claim["verdict"])}</p>'
-        f"<p>{escape(claim['text'])}</p><dl>{listed}</dl></article>"
-    )
 
 
-def _figure(source: Source, number: int, index: int) -> str:
-    found = source.record["figures"][index]
+def _time(record: Mapping[str, Any]) -> list[str]:
+    rows = {row["key"]: row.get("seconds") for part in record["stages"].values() for row in part}
+    seconds = [value for value in rows.values() if value is not None]
+    return [f"{sum(seconds) / 60:.1f} minutes in {len(seconds)} stages"] if seconds else []
+
+
+def _groups(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Claims by figure, and those of a figure by the conditions under which they were measured."""
+    return [
+        {
+            "figure": "Ours" if figure == OURS else figure,
+            "conditions": conditions,
+            "claims": [{**claim, "verdict": VERDICTS[claim["verdict"]]} for claim in group],
+        }
+        for figure, own in _by_figure(claims).items()
+        for conditions, group in groupby(own, key=lambda claim: claim["conditions"])
+    ]
+
+
+def _figure(source: Source, found: Mapping[str, str], prefix: str) -> dict[str, Any]:
     path = source.folder / Path(found["file"]).name
-    if not path.is_file():
+    try:
+        text = read_text(path, LARGEST_FIGURE)
+    except FileNotFoundError:
         raise FileNotFoundError(
             f"{path} is missing; keep the figures of a record beside it, or run it again"
-        )
-    drawing = inline_svg(path.read_text(), prefix=f"e{number}f{index}-", label=found["alt"])
-    return (
-        f'<figure><div class="scroll" tabindex="0" role="region" '
-        f'aria-label="{escape(found["title"])}">{drawing}</div>'
-        f"<figcaption>{escape(found['title'])}</figcaption></figure>"
-    )
-
-
-def _table(table: dict[str, Any]) -> str:
-    rows = [
-        "<tr>"
-        + "".join(
-            f'<th scope="row">{escape(str(cell))}</th>'
-            if i == 0
-            else f"<td>{escape(str(cell))}</td>"
-            for i, cell in enumerate(row)
-        )
-        + "</tr>"
-        for row in table["rows"]
-    ]
-    return _table_html(table["title"], table["columns"], ["".join(rows)], table["note"])
+        ) from None
+    except Damaged as error:
+        raise ValueError(f"{path} {error}; run the experiment again") from None
+    drawing = inline_svg(text, prefix=prefix, label=found["alt"], file=str(path))
+    return {"title": found["title"], "drawing": Markup(drawing)}
