@@ -14,7 +14,7 @@ from jax.core import Tracer
 from onebasin.symmetry.layout import Layout, Layouts, gather_index, moves
 from onebasin.trees import PyTree, path_name
 
-BLOCK_BYTES = 1 << 20  # large enough for the GIL to change hands rarely, and still in the cache
+BLOCK_BYTES = 1 << 20  # so large that threads rarely wait for the GIL, and still in the cache
 PARALLEL_BYTES = 1 << 20  # below this, threads cost more than they save
 
 

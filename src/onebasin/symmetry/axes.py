@@ -51,7 +51,7 @@ def atom(size: int) -> Axis:
 
 
 def fixed_shape(shape: Sequence[int]) -> tuple[Axis, ...]:
-    """The axes of an array of which no axis may be permuted."""
+    """The axes of an array, all fixed."""
     return tuple(Fixed(n) if n != 1 else Uniform(1) for n in shape)
 
 
@@ -153,7 +153,7 @@ def fix(axis: Axis) -> Axis:
 
 
 def fix_as(axis: Axis, size: int) -> Axis:
-    """Fix an axis; the fixed axis of another size that the result has in its place."""
+    """Fix an axis and return a fixed axis of `size` positions, for the result of an equation."""
     fix(axis)
     return fixed_shape([size])[0]
 

@@ -28,11 +28,11 @@ from onebasin.symmetry.randomised import CannotRun, Randomised
 from onebasin.trees import PyTree
 
 ROWS = 4  # of the batch; enough for statistics over a batch to be defined
-HOPELESS = 0.1  # rounding that changes the outputs by this much of their range hides everything
+HOPELESS = 0.1  # rounding that changes the outputs by this share of their range hides real changes
 
 
 class NotASymmetry(ValueError):
-    """A permutation of a group changes the network's function, or the check cannot tell.
+    """A permutation of a group changes the network's function, or the check is inconclusive.
 
     >>> import jax.numpy as jnp
     >>> from onebasin.symmetry import Symmetry
@@ -119,7 +119,7 @@ def _check(
     tolerance = max(trial.tolerance for trial in trials)
     if tolerance > HOPELESS:
         raise NotASymmetry(
-            "the check cannot tell: rounding alone changes this network's outputs by "
+            "the check is inconclusive: rounding alone changes this network's outputs by "
             f"{tolerance:.0%} of their range; call find_symmetry(..., check=False) and check "
             "a shallower network of the same kind"
         )

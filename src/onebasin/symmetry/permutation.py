@@ -74,7 +74,7 @@ class Permutation:
     def draw(self, index: int) -> "Permutation":
         """The permutation of one draw of a stack."""
         if self.draws is None:
-            raise ValueError("this permutation is a single one, not a stack with one per draw")
+            raise ValueError("this permutation is not stacked; use it without .draw(index)")
         return Permutation({name: p[index] for name, p in self.indices.items()})
 
 
@@ -113,7 +113,10 @@ def compose(p: Permutation, q: Permutation) -> Permutation:
     for name in p.names:
         a, b = p[name], q[name]
         if a.shape[-1] != b.shape[-1] or (a.ndim == b.ndim == 2 and len(a) != len(b)):
-            raise ValueError(f"group '{name}' has shapes {a.shape} and {b.shape} in the two")
+            raise ValueError(
+                f"group '{name}' has shapes {a.shape} and {b.shape}; compose permutations of one "
+                "symmetry and number of draws"
+            )
         then, first = np.broadcast_arrays(a, b)
         composed[name] = np.take_along_axis(first, then, axis=-1)
     return Permutation(composed)

@@ -266,7 +266,7 @@ def _evaluate(
 ) -> list[Any]:
     """Evaluate a jaxpr, entering plain calls, and keep the results at the wanted sites.
 
-    What is `added` to the results at some sites enters everything computed from them.
+    The arrays in `added` are added to the results at their sites before these are used further.
     """
     env: dict[Any, Any] = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
     env.update(zip(jaxpr.jaxpr.invars, operands, strict=True))

@@ -17,7 +17,7 @@ from onebasin.symmetry.groups import Role
 ShiftKind: TypeAlias = Literal["add", "multiply"]
 SEVERAL = -1  # the value depends on more than one contraction
 
-# Primitives after which a value still is its layer's pre-activation, scaled or shifted.
+# Primitives after which a value is still the pre-activation of its layer, scaled or shifted.
 LINEAR = {
     *("add", "sub", "mul", "div", "neg", "convert_element_type", "broadcast_in_dim"),
     *("reshape", "transpose", "squeeze", "copy"),
@@ -26,7 +26,7 @@ LINEAR = {
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of one array: its axes, and the parameter leaf of which it is a rearrangement.
+    """What is known of one array: its axes, and the parameter leaf that it rearranges, if any.
 
     `sources` gives, for each axis, the axes of that leaf from which it comes. `site` is where the
     array is computed: the indices of the nested equations, then −1 − the index of the result. It is
@@ -119,7 +119,7 @@ def common_statistic(values: Sequence[Value]) -> int | None:
 
 
 def _with_lineage(value: Value, primitive: str, operands: Sequence[Value]) -> Value:
-    """The value with the layer of which it is the pre-activation or a statistic."""
+    """The value, marked with the layer whose pre-activation or statistic it is."""
     if value.layer is not None:
         return value
     if primitive in LINEAR and common_layer(operands) is not None:
@@ -147,7 +147,7 @@ def output_shape(eqn: JaxprEqn, index: int = 0) -> tuple[int, ...]:
 
 
 def fix_all(eqn: JaxprEqn, values: list[Value], trace: Trace) -> list[Value]:
-    """Fix all axes; the primitive is noted if this may have cost a symmetry."""
+    """Fix all axes; the primitive is noted if this may lose a symmetry."""
     if any(atoms_in(axis) for value in values for axis in value.axes):
         trace.unknown[eqn.primitive.name] = None
     for value in values:

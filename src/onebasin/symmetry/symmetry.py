@@ -74,7 +74,7 @@ class Symmetry:
     def by_hand(
         cls, params: PyTree, groups: Mapping[str, Sequence[PlaceLike]], state: PyTree | None = None
     ) -> "Symmetry":
-        """A symmetry written by hand; `check` tells whether it is one.
+        """A symmetry written by hand; verify it with `check`.
 
         Args:
           params: the network's params; only their shapes matter.
@@ -93,7 +93,9 @@ class Symmetry:
                 where = "state" if leaf.startswith("state:") else "params"
                 leaf = leaf.removeprefix("state:")
                 if leaf not in layouts[where]:
-                    raise ValueError(f"group '{name}' names leaf '{leaf}', which is not there")
+                    raise ValueError(
+                        f"group '{name}' names leaf '{leaf}', which does not exist; give a key path"
+                    )
                 axes = layouts[where][leaf]
                 shape = tuple(layout.size for layout in axes)
                 if not 0 <= axis < len(shape):

@@ -44,14 +44,14 @@ def find_symmetry(
 
     Args:
       network: `apply(params, x)`, or `apply(params, x, state)` with running statistics; a
-        `Network`, which brings its params and state; or a `Problem`, which brings its inputs too.
+        `Network`, which has its params and state; or a `Problem`, which has its inputs too.
       params: the network's params; their shapes (`jax.ShapeDtypeStruct`) are enough.
       x: a batch of inputs, or its shape.
       state: the running statistics, if the network has any.
       check: check the result numerically (see `Symmetry.check`).
 
     Raises:
-      NotASymmetry: the check fails, or cannot tell.
+      NotASymmetry: the check fails or is inconclusive.
 
     >>> import jax.numpy as jnp
     >>> def apply(params, x):
