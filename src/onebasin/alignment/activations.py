@@ -45,7 +45,7 @@ class Activations:
         Xiao et al. use neither: plain inner products.
       record: a function of (params, x, symmetry, state) that returns an array [units, observations]
         for each group, in place of tracing the network.
-      name: how the objective is called in results and messages.
+      name: the name of the objective in results and messages.
       has_barycentre: False, since `align_many` does not take activations.
       relinearise: False, since the features are not a tangent.
     """

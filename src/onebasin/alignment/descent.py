@@ -54,7 +54,8 @@ class Matcher:
         """A forward pass: match each group by the places whose other groups are matched already.
 
         At the start nothing is known of the groups ahead, and scoring against their initial
-        permutations adds noise; without them the basin is far better. Returns the final score.
+        permutations adds noise; without them, descent ends in a far better optimum. Returns the
+        final score.
         """
         score = self.table.constant()
         neighbours = self.table.neighbours()

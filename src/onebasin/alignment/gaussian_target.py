@@ -4,7 +4,7 @@ With Σ = D + FᵀF and r = Pθ − m, the log-density is −½ rᵀD⁻¹r + ½
 C = I + FD⁻¹Fᵀ. The first term is an inner product of features. The second couples all coordinates,
 but it is convex in Pθ, so its tangent at the present permutation is a lower bound: whatever raises
 the first term plus the tangent raises the density by at least as much. The slope of the tangent is
-D⁻¹Fᵀz with z = C⁻¹u, so a step draws the member to its own reconstruction m + Fᵀz. Then the tangent
+D⁻¹Fᵀz with z = C⁻¹u, so a step pulls the member to its own reconstruction m + Fᵀz. Then the tangent
 is taken at the new permutation. A move is kept only if the density itself rises, which guards
 against rounding.
 
@@ -73,7 +73,7 @@ class GaussianTarget:
             self.own[leaf] = (-0.5 * precision).astype(dtype).reshape(shape)
 
     def best_indices(self, member: Moments, start: Indices, max_sweeps: int) -> Indices | None:
-        """Where the density of a member that is at `start` is highest; None if it is at `start`."""
+        """The permutation of highest density found from `start`; None if nothing beats `start`."""
         squares = {leaf: mean**2 for leaf, mean in member.mean.items()}
         features: Features = (member.mean, squares)
         if member.std is not None:

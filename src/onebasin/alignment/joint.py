@@ -212,7 +212,7 @@ class _JointDescent:
         self.sums: tuple[dict[str, np.ndarray], ...] = ()
 
     def start(self) -> int:
-        """Align all members to the candidate to which a few of them come closest; its index."""
+        """Align all members to the candidate nearest to a few of them, and return its index."""
         count = len(self.members)
         candidates = np.unique(np.linspace(0, count - 1, min(CANDIDATES, count)).astype(int))
         if count <= 2:

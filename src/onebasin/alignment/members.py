@@ -64,7 +64,9 @@ class Members:
                 raise ValueError(f"Samples {i} are of another network: {difference}")
             bad = first_non_finite(part)
             if bad:
-                raise ValueError(f"the draws hold NaN or infinity in leaf '{bad}'")
+                raise ValueError(
+                    f"the draws hold NaN or infinity in leaf '{bad}'; drop those draws"
+                )
         leaves = [leaves_by_path(part.draws) for part in parts]
         draws = {leaf: [_as_float(part[leaf]) for part in leaves] for leaf in leaves[0]}
         return cls(tuple(parts), None, draws)

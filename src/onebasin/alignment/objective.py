@@ -82,7 +82,7 @@ class Objective:
     array([ 3., -2.])
 
     Args:
-      name: how the objective is called in results and messages.
+      name: the name of the objective in results and messages.
       target: the features of the target.
       mover: the features of the posterior that is permuted.
       distance: the distance of the moved mover from the target, a function of (target, mover);
