@@ -56,7 +56,7 @@ def predictive_measures(p: Predictive, y: Any) -> dict[str, float]:
 
 
 def detection_measures(inside: Predictive, outside: Predictive) -> dict[str, float]:
-    """AUROC with which two uncertainties tell out-of-distribution inputs from the others."""
+    """AUROC with which two uncertainties separate out-of-distribution inputs from the others."""
     return {
         f"ood_auroc_{measure.__name__}": measures.auroc(measure(inside), measure(outside))
         for measure in (measures.entropy, measures.mutual_information)

@@ -4,11 +4,11 @@ All examples share the draws, so the error of anything measured on a predictive 
 Measures such as agreement are not smooth in the probabilities, so the error comes from the
 bootstrap: groups of draws are resampled with replacement, and everything is measured again.
 A group of a chain is a run of consecutive draws, long enough to be nearly independent of the
-others (batch means), so that correlation along the chain counts. For independent draws any groups
-will do.
+others (batch means), which accounts for correlation along the chain. For independent draws
+any groups will do.
 
-With G groups the variance of the bootstrap is too small by (G − 1)/G, which is corrected. Strata
-(the components of a mixture) are resampled separately.
+With G groups the bootstrap variance is too small by a factor of (G − 1)/G, which is corrected.
+Strata (the components of a mixture) are resampled separately.
 """
 
 from dataclasses import dataclass, field

@@ -96,8 +96,8 @@ def plane_through(
 ) -> Plane:
     """The plane through three points, by Gram–Schmidt.
 
-    A point is params, or a posterior, which counts by its mean, or with `draw` by that draw of
-    Samples. The first point is the origin, and the second lies on the first axis.
+    A point is params or a posterior. A posterior is represented by its mean or, with `draw`, by
+    that draw of Samples. The first point is the origin, and the second lies on the first axis.
 
     >>> import jax.numpy as jnp, onebasin as ob
     >>> points = [{"w": jnp.array(w)} for w in ([0.0, 0.0], [3.0, 0.0], [1.0, 2.0])]
@@ -108,7 +108,7 @@ def plane_through(
         raise ValueError(f"a plane needs three points and their names, got {len(points)}")
     origin, second, third = (_params(point, draw) for point in points)
     for name, other in zip(names[1:], (second, third), strict=True):
-        check_same_shapes(origin, other, f"{name} is over other params than {names[0]} and")
+        check_same_shapes(origin, other, f"{name} must have the params of {names[0]} but")
     to_second, to_third = _minus(second, origin), _minus(third, origin)
     base = float(jnp.sqrt(tree_dot(to_second, to_second)))
     if base == 0:
@@ -118,7 +118,7 @@ def plane_through(
     rest = jax.tree.map(lambda leaf, d: leaf - along * d, to_third, u)
     height = float(jnp.sqrt(tree_dot(rest, rest)))
     if height <= 1e-6 * base:
-        raise ValueError(f"{names[2]} is on the line of the other two; give a point beside it")
+        raise ValueError(f"{names[2]} is on the line of the other two; give a point off it")
     v = jax.tree.map(lambda leaf: leaf / height, rest)
     coordinates = np.array([[0.0, 0.0], [base, 0.0], [along, height]])
     return Plane(origin, u, v, coordinates, tuple(names))
@@ -134,7 +134,7 @@ def random_plane(
     """The plane through one point along two random directions.
 
     Args:
-      point: params, or a posterior, which counts by its mean.
+      point: params, or a posterior, represented by its mean.
       key: the key of the directions.
       filter_normalised: give every filter (the weights into one unit, the last axis) of a
         direction the norm of the filter at the point (Li et al. 2018), which makes networks of

@@ -256,7 +256,7 @@ def profile(
     if points < 3:
         raise ValueError(f"a profile needs at least 3 points, including both ends; got {points}")
     if refine < 0:
-        raise ValueError(f"refine is a number of rounds and cannot be {refine}")
+        raise ValueError(f"refine must be a number of rounds from 0 up, got {refine}")
     apply = apply_of(network)
     x, y = examples_of(data)
     resolved = likelihood_for(network, likelihood)

@@ -6,8 +6,8 @@ predictive, and the accuracy of its mean network. Standard errors are over draws
 posterior and, for agreement and total variation, of the reference as well.
 
 Total variation between two predictives of finitely many draws is biased upwards: it is positive
-even if both come from the same law. The row of one half of the reference's chains against the
-other half shows by how much, and is the ceiling for any approximation.
+even if both come from the same distribution. The row of one half of the reference's chains against
+the other half shows by how much, and is the ceiling for any approximation.
 """
 
 from collections.abc import Mapping

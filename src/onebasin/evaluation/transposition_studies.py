@@ -216,7 +216,7 @@ def dynamics_study(
     points: int = 5,
     progress: Progress = "auto",
 ) -> list[Dynamics]:
-    """Loss of two networks and on the line between them through training, as trained and rebased.
+    """Loss of two networks and on the line between them during training, as trained and rebased.
 
     It is measured at about `moments` steps of training, including the first and the last, with
     geometric spacing.

@@ -26,11 +26,11 @@ def check_ends(q0: Posterior, q1: Posterior) -> None:
                 f"{name} is a {type(q).__name__}; give a posterior such as a MeanField or Samples "
                 "at each end (for plain params use line)"
             )
-    check_same_shapes(q0.like, q1.like, "q1 is over other params than q0 and")
+    check_same_shapes(q0.like, q1.like, "q1 must have the params of q0 but")
 
 
 def check_states(state0: PyTree | None, state1: PyTree | None) -> None:
-    """Refuse ends of which only one has running statistics, or whose statistics differ."""
+    """Refuse ends if only one has running statistics, or if the statistics differ in shape."""
     if (state0 is None) != (state1 is None):
         which = "q0" if state1 is None else "q1"
         raise ValueError(

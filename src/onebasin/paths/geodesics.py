@@ -1,7 +1,7 @@
 """Displacement: every draw of one end moves in a straight line to its partner at the other.
 
 θ_t = (1−t)·θ₀ + t·θ₁ for a coupling of θ₀ ~ q0 and θ₁ ~ q1. If the coupling is optimal for the
-squared distance, the law of θ_t is the Wasserstein geodesic (McCann 1997):
+squared distance, the distribution of θ_t is the Wasserstein geodesic (McCann 1997):
 
 * MeanField: the same noise ε at both ends is optimal, so m_t and s_t are linear in t.
 * Samples: an optimal pairing of the draws.
@@ -100,7 +100,7 @@ def line(
             raise ValueError(f"{name} is a posterior; line joins params, geodesic joins posteriors")
         if not leaves_by_path(params):
             raise ValueError(f"{name} holds no arrays; give the params of a network")
-    check_same_shapes(params0, params1, "params1 has another shape than params0 and")
+    check_same_shapes(params0, params1, "params1 must have the shapes of params0 but")
     check_states(state0, state1)
     arrays = jax.tree.map(jnp.asarray, ((params0, state0), (params1, state1)))
     q0, q1 = (Samples(add_axis(params), state=add_axis(state)) for params, state in arrays)

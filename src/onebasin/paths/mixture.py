@@ -31,7 +31,7 @@ class MixturePath:
 
 
 def mixture_path(q0: Posterior, q1: Posterior) -> MixturePath:
-    """The path (1−t)·q0 + t·q1 of laws, between any two posteriors over the same params.
+    """The path (1−t)·q0 + t·q1 of mixtures, between any two posteriors over the same params.
 
     It has no barrier, in contrast to a geodesic: the loss is convex along it.
 

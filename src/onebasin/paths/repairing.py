@@ -329,7 +329,7 @@ def _apply_change(params: PyTree, change: Change) -> PyTree:
 
 
 def _changed(q: Posterior, trees: tuple[PyTree, PyTree], how: Scale) -> Any:
-    """The law of θ + (scale − 1)·part + shift for θ ~ q, where part is θ or its mean."""
+    """The distribution of θ + (scale − 1)·part + shift for θ ~ q, where part is θ or its mean."""
     scale, shift = trees
 
     def moved(tree: PyTree) -> PyTree:
