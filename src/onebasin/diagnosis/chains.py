@@ -102,7 +102,7 @@ class Diagnosis:
 
     @property
     def between_expected(self) -> float:
-        """The expected share between chains of one law: (chains − 1)/(effective draws − 1)."""
+        """The expected share for chains of one distribution: (chains − 1)/(effective draws − 1)."""
         chains = len(np.unique(self.chain))
         return (chains - 1) / max(self.effective - 1, chains - 1)
 

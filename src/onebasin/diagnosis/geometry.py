@@ -25,7 +25,7 @@ class Geometry:
     between: float
     """The share of the total variance that is between the means of chains."""
     between_expected: float
-    """The expectation of `between` if all draws are independent and from one law."""
+    """The expectation of `between` if all draws are independent and from one distribution."""
 
 
 def geometry(samples: Samples, directions: int = 2) -> Geometry:

@@ -11,7 +11,7 @@ from onebasin.progress import Progress, reporting
 from onebasin.trees import num_parameters, shapes_by_path
 
 BLOCK = 2048  # weights at once, to bound the memory of ranks and spectra
-UNIFORM = 0.25  # the folding ratio of a uniform law
+UNIFORM = 0.25  # the folding ratio of a uniform distribution
 UNIFORM_STD = np.sqrt(3 / 40)  # divided by √n, the standard deviation of its estimate
 
 
@@ -70,13 +70,13 @@ def leaf_of_weights(samples: Samples, weights: np.ndarray) -> np.ndarray:
 def folding_ratio(values: np.ndarray) -> np.ndarray:
     """min_s Var|X − s| / Var X of every quantity in `values` [chains, draws, ...], pooled.
 
-    Folding a law at the right point s maps two modes onto each other and removes most of the
-    variance; s = Cov(X, X²)/(2 Var X) does so (Siffer et al. 2018). A symmetric unimodal law is a
-    uniform law of random width W (Khinchin), for which the ratio is 1 − ¾ E[W]²/E[W²] ≥ ¼, with
-    equality for the uniform law itself; two points have 0, a normal law has 1 − 2/π = 0.36. Below
-    ¼ a law is not (symmetric and) unimodal. The converse does not hold: two normal modes of equal
-    width are detected if they are three standard deviations apart, three or more equal modes
-    are not.
+    Folding a distribution at the right point s maps two modes onto each other and removes most of
+    the variance; s = Cov(X, X²)/(2 Var X) does so (Siffer et al. 2018). A symmetric unimodal
+    distribution is uniform with a random width W (Khinchin), for which the ratio is
+    1 − ¾ E[W]²/E[W²] ≥ ¼, with equality for the uniform distribution itself; two points have 0, a
+    normal distribution has 1 − 2/π = 0.36. Below ¼ a distribution is not (symmetric and) unimodal.
+    The converse does not hold: two normal modes of equal width are detected if they are three
+    standard deviations apart, three or more equal modes are not.
     """
     pooled = values.reshape(-1, *values.shape[2:])
     centred = pooled - pooled.mean(0)
@@ -90,8 +90,8 @@ def folding_ratio(values: np.ndarray) -> np.ndarray:
 def folded_share(folding: np.ndarray, effective: float, level_z: float = 1.645) -> float:
     """The share of weights whose pooled draws are significantly not unimodal, at 5 %.
 
-    Under the uniform law, the least favourable unimodal one, n independent draws estimate the
-    ratio with standard deviation √(3/40)/√n: its influence is −3(V − ½) + (9/4)(V² − ⅓) with
+    For the uniform distribution, the least favourable unimodal one, n independent draws estimate
+    the ratio with standard deviation √(3/40)/√n: its influence is −3(V − ½) + (9/4)(V² − ⅓) with
     V = |X| uniform on [0, 1]. So at most 5 % of weights fall below the limit by chance.
     """
     limit = UNIFORM - level_z * UNIFORM_STD / np.sqrt(effective)

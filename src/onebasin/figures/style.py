@@ -36,7 +36,7 @@ RC: Any = {
 
 
 def series(index: int) -> dict[str, Any]:
-    """The style of a curve: colour, marker and dash differ, so that it can be told without colour.
+    """The style of a curve: its colour, marker and dash, so that curves differ without colour too.
 
     Beyond the number of colours, markers are hollow and most dashes differ.
     """

@@ -1,4 +1,4 @@
-"""Figures of the studies of transpositions: planted, along the line, and through training."""
+"""Figures of the studies of transpositions: planted, along the line, and during training."""
 
 from collections.abc import Sequence
 
@@ -58,7 +58,7 @@ def interpolation_figure(records: Sequence[Interpolated]) -> Figure:
 
 
 def dynamics_figure(records: Sequence[Dynamics]) -> Figure:
-    """Loss of W0, W1 and points between them through training, as trained and rebased."""
+    """Loss of W0, W1 and points between them during training, as trained and rebased."""
     _check_some(records)
     ts = records[0].t
     ends, inside = {0: "$W_0$", len(ts) - 1: "$W_1$"}, range(1, len(ts) - 1)
