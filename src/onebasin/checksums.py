@@ -1,10 +1,10 @@
-"""Checksums of arrays that cost little beside reading them.
+"""Fast checksums of arrays.
 
 A hash of every byte takes longer than reading the bytes (SHA-256 runs at about 1 GB/s). Here an
 array is taken in blocks of 2¹⁷ words of 64 bits, each a matrix of 256 × 512 words; the sums of its
 rows and of its columns modulo 2⁶⁴ are hashed. A changed word changes the sum of its row, two words
 that change places change sums of columns or of rows, and what is cut off or appended changes the
-length, which is hashed too. This notices damage; it is not meant to withstand forgery.
+length, which is hashed too. This detects damage; it is not meant to withstand forgery.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Reads and writes safetensors files: named tensors and a header of names and texts.
 
-A file appears whole or not at all. Structured values of the header are JSON. Draws larger than
+Files are written atomically. Structured values of the header are JSON. Draws larger than
 memory are mapped instead of read, and a file of known size can be allocated first and filled
 through memory maps.
 
@@ -42,7 +42,7 @@ class TensorFileError(ValueError):
 
 
 class NoChecksumsWarning(UserWarning):
-    """A file of an earlier version, in which damage cannot be noticed."""
+    """A file of an earlier version, in which damage cannot be detected."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class TensorHeader:
             raise TensorFileError(f"{self.path} is damaged: its header has lost the checksums")
         if self.checksums is None:
             warnings.warn(
-                f"{self.path} was written without checksums, so that damage cannot be noticed; "
+                f"{self.path} was written without checksums, so damage cannot be detected; "
                 "save it again",
                 NoChecksumsWarning,
                 stacklevel=4,

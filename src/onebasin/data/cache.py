@@ -73,7 +73,7 @@ def as_folder(root: Folder, setting: str) -> Path:
 def look_in(source: Source, root: Path) -> Located | None:
     """The files of `source` in one of its usual places under `root`, or None.
 
-    The first place that has all files wins, else the place that has the most.
+    The first place that has all files is taken, else the place that has the most.
     """
     best: Located | None = None
     for place in source.folders:

@@ -100,7 +100,7 @@ def read_images_and_labels(
     x = read_idx(images)
     check_pair(images, labels, len(x), len(y))
     if not len(x):
-        raise DataFileError(f"{images} holds no images")
+        raise DataFileError(f"{images} holds no images; download it again")
     return x[..., None], y.astype(np.int32)
 
 

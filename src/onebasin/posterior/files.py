@@ -77,7 +77,7 @@ def save(
     overwrite: bool = False,
     **provenance: Any,
 ) -> Path:
-    """Write a posterior to a safetensors file, which appears whole or not at all.
+    """Write a posterior to a safetensors file, atomically.
 
     Further keyword arguments are kept in the header as provenance; they must be serialisable as
     JSON.

@@ -36,7 +36,7 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if not self.components:
-            raise ValueError("a Mixture needs at least one component")
+            raise ValueError("a Mixture has no components; give at least one")
         if not all_arrays((self.components, self.weights)):
             return
         if np.shape(self.weights) != (len(self.components),):

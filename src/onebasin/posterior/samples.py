@@ -137,7 +137,8 @@ class Samples:
     def as_mean_field(self) -> MeanField:
         """The factorised Gaussian with the mean and standard deviation of the draws.
 
-        A coordinate that is the same in all draws gets the smallest standard deviation there is.
+        A coordinate that is the same in all draws gets the smallest positive normal number as its
+        standard deviation.
         """
         mean, std = self.moments()
         return MeanField(mean, jax.tree.map(lambda s: jnp.maximum(s, jnp.finfo(s.dtype).tiny), std))

@@ -25,7 +25,7 @@ from onebasin.tensor_files import (
 from onebasin.trees import PyTree, leaves_by_path, num_parameters, shapes_by_path, with_leaves
 
 FORMAT, VERSION = "onebasin-sparse", 2  # the first version has no checksums
-LARGEST_EXPANSION = 1e5  # times what is stored: a network of this share is not worth keeping
+LARGEST_EXPANSION = 1e5  # parameters per stored value; a file that claims more is damaged
 
 
 @dataclass(frozen=True, eq=False)
