@@ -28,7 +28,7 @@ import numpy as np
 
 from onebasin.choices import DataName
 from onebasin.data import load_dataset
-from onebasin.experiments.record import read_record
+from onebasin.experiments.record import RECORD_VERSION, read_record, sealed
 from onebasin.inference.checkpoint import read_checkpoint, write_checkpoint
 from onebasin.posterior import LowRank, MeanField, Mixture, Samples, load, read_header, save
 from onebasin.posterior.sparse import load_sparse, save_sparse
@@ -149,7 +149,8 @@ def cases(folder: Path) -> list[Case]:
 def _record() -> dict[str, Any]:
     folder = Path(__file__).parents[2] / "results" / "reproduction"
     record = json.loads((folder / "width.json").read_text())
-    return {**record, "numbers": {}, "tables": record["tables"][:1]}
+    short = {**record, "record": RECORD_VERSION, "numbers": {}, "tables": record["tables"][:1]}
+    return sealed(short)
 
 
 def _data_cases(rng: np.random.Generator) -> list[Case]:

@@ -40,9 +40,11 @@ def read_text(path: Path, largest: int) -> str:
         raise Damaged("is not a regular file")
     # Without blocking, in case that a pipe has taken the place of the file meanwhile.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise Damaged("is not a regular file")
-        data = file.read(largest + 1)
+        # `read` reserves all it is asked for: ask for the file, and a byte more to see growth.
+        data = file.read(min(status.st_size, largest) + 1)
     if len(data) > largest:
         raise Damaged(f"is larger than {largest // 2**20} MiB")
     try:
