@@ -10,6 +10,7 @@ import pytest
 
 from onebasin.cli import main as cli
 from onebasin.experiments import timings
+from onebasin.experiments.facts import with_facts
 from onebasin.experiments.record import Outcome
 from onebasin.experiments.runner import Run
 from onebasin.experiments.setting import Setting, dataset
@@ -173,7 +174,7 @@ def test_everything_is_kept_and_shown(folder, capsys, tmp_path):
     for record in records:
         assert record["preset"] == "toy"
         assert all(record["parts"].values())
-        assert record["machines"]
+        assert with_facts(record, folder)["machines"]
         for found in record["data"].values():
             assert (found["train"], found["test"]) == (len(digits.train.y), len(digits.test.y))
         assert all((folder / figure["file"]).exists() for figure in record["figures"])
