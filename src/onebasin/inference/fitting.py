@@ -229,7 +229,9 @@ class _Fit:
             saved = read_checkpoint(path)
             check_same_fit(saved.config, self.config, str(path), longer=True)
         records = record_types(program, like)
-        check_room(bytes_needed(self.files, program, shapes, like, records))
+        needed = bytes_needed(self.files, program, shapes, like, records)
+        check_room(needed)
+        self.bytes_needed = sum(needed.values())
         known = [self.problem.network, self.config["problem"]]
         self.stores = open_stores(self.files, shapes, program, records, known, saved)
         if saved is None:
@@ -254,10 +256,13 @@ class _Fit:
             self._save_before_writing()
             return self._finish(stats)
         except WriteError as error:
-            advice = "resume=True continues from there once there is room"
-            if self.saved_step is None:
-                advice = "make room and start again"
-            raise WriteError(f"{error}; {self._saved_where()}; {advice}") from error
+            advice = (
+                "start again" if self.saved_step is None else "resume=True continues from there"
+            )
+            raise WriteError(
+                f"{error}; {self._saved_where()}; once the fit can write its files, for which it "
+                f"needs {self.bytes_needed:,} bytes, {advice}"
+            ) from error
 
     def _run_steps(self, report: Reporter, interval: float) -> dict[str, Any]:
         first_step, began, steps = self.step, time.perf_counter(), self.program.steps
