@@ -87,6 +87,8 @@ def test_version_and_no_arguments(capsys):
         (["symmetry", "mlp", "--input-shape", "0"], "--input-shape must be a positive"),
         (["symmetry", "mlp", "--depth", "-1"], "--depth is -1"),
         (["symmetry", "mlp", "--width", "0"], "--width is 0; give a positive number"),
+        (["symmetry", "mlp", "--depth", "9" * 30], "is too large; give at most 18 digits"),
+        (["demo", "--epochs=" + "9" * 5000], "--epochs 99999999999999999999… is too large"),
     ],
 )
 def test_errors_are_one_sentence_and_exit_code_2(arguments, message, capsys):

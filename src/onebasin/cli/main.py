@@ -7,10 +7,12 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from typing import NoReturn
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+MOST_DIGITS = 18  # whole numbers below 2^63
 DEVICES = 4
 """Devices that the processor presents to JAX: chains and ensemble members run in parallel."""
 
@@ -138,7 +140,18 @@ def _run(name: str, arguments: list[str]) -> None:
     if "-h" in arguments or "--help" in arguments:
         sys.stdout.write(help_text(prog, command))
         return
+    _check_magnitudes(arguments)
     module.run(parsed(prog, command, arguments))
+
+
+def _check_magnitudes(arguments: Sequence[str]) -> None:
+    """Refuse whole numbers that no array can be counted by, before anything overflows."""
+    given = " ".join(arguments).replace("=", " ").split()
+    for option, text in pairwise(given):
+        digits = text.lstrip("+-").replace("_", "")
+        if option.startswith("--") and digits.isdecimal() and len(digits.lstrip("0")) > MOST_DIGITS:
+            shown = text if len(text) < 40 else f"{text[:20]}…"
+            raise ValueError(f"{option} {shown} is too large; give at most {MOST_DIGITS} digits")
 
 
 def _message_of_jax(error: Exception) -> str:
