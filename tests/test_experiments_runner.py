@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from onebasin.atomic import LOCK, TEMPORARY, lock
 from onebasin.cli import main as cli
 from onebasin.experiments import EXPERIMENTS, get_experiment
 from onebasin.experiments import speed as speed_module
@@ -161,6 +162,24 @@ def test_files_of_an_interrupted_stage_are_deleted_unless_it_resumes(run):
         "result.json",
         "stage.json",
     ]
+
+
+@pytest.mark.fast
+def test_what_killed_processes_left_is_removed_but_not_what_is_in_use(run):
+    stage = Stage(count_up, Number(4))
+    with pytest.raises(KeyboardInterrupt):
+        run.perform(stage)
+    before = sorted(run.out.rglob("*"))
+    for folder in (run.out, run.out / "stages"):
+        (folder / LOCK.format(target=stage.key)).write_text("")
+        left = folder / TEMPORARY.format(target="run.json", random="abc")
+        left.mkdir()
+        (left / "run.json").write_text("half")
+    Run(run.out, "toy", quiet=True).open()
+    assert sorted(run.out.rglob("*")) == before  # with the stage that was not finished
+    with lock(run.out / "stages" / stage.key, busy=lambda: None):
+        Run(run.out, "toy", quiet=True).open()
+        assert len(list(run.out.rglob("*.lock"))) == 1
 
 
 @pytest.mark.fast

@@ -76,7 +76,8 @@ def main() -> None:
     if "KILL_CHUNK" in os.environ:
         from onebasin.inference import fitting
 
-        fitting.default_chunk = lambda *_: int(os.environ["KILL_CHUNK"])
+        steps = int(os.environ["KILL_CHUNK"])
+        fitting.default_chunk = lambda *_: steps  # pyright: ignore[reportPrivateImportUsage]
     if "KILL_COUNT" in os.environ:
         path = Path(os.environ["KILL_COUNT"])
         atexit.register(lambda: path.write_text(str(count)))

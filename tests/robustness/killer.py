@@ -107,9 +107,13 @@ class Killer:
         if command.chunk is not None:
             kill["KILL_CHUNK"] = str(command.chunk)
         words = [sys.executable, str(SCRIPT), *command.words.split(), *again.split()]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         process = subprocess.Popen(
-            words, cwd=folder, env=self._environment(folder, kill), text=True, **pipes
+            words,
+            cwd=folder,
+            env=self._environment(folder, kill),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         try:
             _, said = process.communicate(timeout=after or LIMIT)
@@ -141,7 +145,7 @@ class Killer:
         again = ""
         for _ in range(kills):
             if chance.random() < TIMED:
-                moment = chance.uniform(0.3, 1.0) * self.seconds[name]
+                moment = chance.uniform(0.2, 0.8) * self.seconds[name]
                 where, done = f"{moment:.2f} s", self.run(name, folder, again, after=moment)
             else:
                 at = chance.randint(1, self.operations[name])
