@@ -205,3 +205,11 @@ def test_a_system_without_locks_is_refused_in_one_sentence():
     code = "import sys; sys.modules['fcntl'] = None; import onebasin.atomic"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "OneBasin needs the file locks of POSIX systems, which Windows lacks" in done.stderr
+
+
+@pytest.mark.parametrize("other", ["checkpoint", "history"])
+def test_one_path_cannot_be_two_files_of_a_fit(tmp_path, other):
+    where: dict[str, Any] = {"out": tmp_path / "q.st", other: tmp_path / "." / "q.st"}
+    with pytest.raises(ValueError, match=r"q\.st cannot be two files of one fit"):
+        fit(problem(), METHOD, key=KEY, progress="silent", **where)
+    assert names(tmp_path) == []

@@ -33,7 +33,12 @@ class Files:
                 raise FileNotFoundError(f"the folder of {path} does not exist; create it first")
             if path is not None and path.is_dir():
                 raise ValueError(f"{path} is a folder; give the path of a file")
-        return cls(paths[0], paths[1], paths[2], runs)
+        files = cls(paths[0], paths[1], paths[2], runs)
+        named = [path.resolve() for path in files._named()]
+        for path in named:
+            if named.count(path) > 1:
+                raise ValueError(f"{path} cannot be two files of one fit; give each its own path")
+        return files
 
     def outs(self) -> list[Path]:
         """One posterior file per run: `q.safetensors`, or `q-0.safetensors`, `q-1.safetensors`…"""
