@@ -3,14 +3,17 @@
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 
+import browser
 from onebasin.cli import main as cli
+from onebasin.experiments.record import read_record, sealed
 from onebasin.figures.style import save_figure
-from onebasin.report.page import VERDICTS, Source, find_records, render
-from onebasin.report.page_svg import inline_svg
+from onebasin.report.page import VERDICTS, Source, find_records, overall, render
 
 pytestmark = pytest.mark.fast
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -90,14 +93,66 @@ def test_page_says_what_the_record_says(record, tmp_path):
     outline = Outline(page)
     for text in ("claim 0", "0.1 ± 0.2", "zero", "on digits", "so few", "2 cores", "jax 0.9"):
         assert text in page
-    for verdict, (kind, sign) in VERDICTS.items():
-        # In the table of all claims and in the claim's own card: in words, not only in colour.
-        assert page.count(f'<span class="verdict {kind}">{sign} {verdict}</span>') == 2
-    assert "1 holds, 1 holds at smaller scale, 1 does not hold, 1 not tested" in page
+    for verdict, shown in VERDICTS.items():
+        # In words, not only in colour.
+        assert f'<span class="verdict {shown.kind}">{shown.sign} {verdict}</span>' in page
+    assert (
+        "Of 4 claims, 1 holds, 1 holds at smaller scale, 1 does not hold and 1 is not tested."
+        in page
+    )
     assert "1.5 minutes in 1 stages · cifar100: 20,000 training and 5,000 test examples" in page
     assert outline.tags.count("svg") == 2
     assert outline.tags.count("h1") == 1
     assert {"header", "main", "footer", "caption", "figcaption"} <= set(outline.tags)
+
+
+def test_the_page_opens_with_a_row_per_published_figure(record, tmp_path):
+    record["claims"] = [
+        claim("first", "holds", figure="Them, figure 1", headline="short one"),
+        claim("second", "does not hold", figure="Them, figure 1", headline="short two"),
+        claim("third", "holds", figure="Them, figure 1"),
+        claim("fourth", "holds at smaller scale", figure="Them, table 2", published="12 %"),
+        claim("fifth", "does not hold", figure="ours", published="not in the paper"),
+    ]
+    page = render([Source(record, tmp_path)])
+    tables = re.findall(r"<table.*?</table>", page, re.DOTALL)
+    published, own, claims, numbers = tables
+    rows = [
+        re.sub(r"<[^>]*>", " ", row).split()
+        for row in re.findall("<tr>.*?</tr>", published, re.DOTALL)
+    ]
+    assert [" ".join(row) for row in rows] == [
+        "figure published ours verdict",
+        "Them, figure 1 zero ✓ short one ✗ short two ◐ holds in part (1 of 2)",
+        "Them, table 2 12 % ✓ 0.1 ± 0.2 ✓ holds at smaller scale",
+    ]
+    assert own.count('<th scope="row">') == 1
+    assert [text in claims for text in ("first", "third", "fifth", "judged")].count(True) == 3
+    assert "Numbers" in numbers
+    # Figures come before tables of numbers, and each table is there once.
+    assert page.index("<figure>") < page.index("Claims") < page.index(">Numbers<")
+    assert page.count("<caption>Numbers</caption>") == 1
+    # On a phone, cells are named by their columns.
+    assert 'data-label="published"' in published
+    assert 'data-label="ours"' in published
+    assert (
+        "Of 2 published figures and tables, 1 holds at smaller scale and 1 holds in part." in page
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words"),
+    [
+        (["holds", "holds"], "holds"),
+        (["holds", "holds at smaller scale", "not tested"], "holds at smaller scale"),
+        (["does not hold", "does not hold"], "does not hold"),
+        (["holds", "does not hold"], "holds in part (1 of 2)"),
+        (["not tested"], "not tested"),
+        (["not tested", "does not hold"], "does not hold"),
+    ],
+)
+def test_verdict_on_several_claims(verdicts, words):
+    assert overall(verdicts).words == words
 
 
 def test_page_needs_nothing_from_outside_and_no_script(record, tmp_path):
@@ -130,21 +185,93 @@ def test_text_is_escaped(record, tmp_path):
     assert "<img" not in page
 
 
-def test_foreign_figures_are_made_harmless():
-    bad = (
-        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        'viewBox="0 0 9 9" onload="alert(1)"><script>alert(1)</script><style>*{color:red}</style>'
-        '<image xlink:href="http://example.org/x.png"/><a xlink:href="http://example.org">'
-        '<path id="p" clip-path="url(#c)" onclick="alert(1)"/></a><use xlink:href="#p"/></svg>'
+SCRIPT = f"</text></title></style><script>{browser.SCRIPT}</script>"
+HOSTILE = f'{SCRIPT}"\'><img src=x onerror="{browser.SCRIPT}"><svg onload="{browser.SCRIPT}">{{{{191*7}}}}'
+
+
+def injected(value: Any) -> Any:
+    """Every text of a record made hostile, the names of its fields too where they are free."""
+    if isinstance(value, dict):
+        return {name: injected(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [injected(item) for item in value]
+    return f"{value}{HOSTILE}" if isinstance(value, str) else value
+
+
+def hostile_source(record: dict[str, Any], folder: Path) -> Source:
+    kept = [c["verdict"] for c in record["claims"]]
+    bad = injected(record)
+    for found, verdict in zip(bad["claims"], kept, strict=True):
+        found["verdict"] = verdict
+        found |= {"reason": HOSTILE, "figure": HOSTILE, "headline": HOSTILE}
+    bad["data"] = {HOSTILE: {"train": 1, "test": 2}}
+    bad["versions"] = {HOSTILE: HOSTILE}
+    bad["config"] = {HOSTILE: [HOSTILE]}
+    bad["concluded_with"] = HOSTILE
+    name = "<img src=x onerror=run()>.svg"
+    (folder / "one.svg").rename(folder / name)
+    for figure in bad["figures"]:
+        figure["file"] = name
+    return Source(read_record(write(folder / "<b onload=run()>.json", sealed(bad))), folder)
+
+
+def write(path: Path, record: Any) -> Path:
+    path.write_text(json.dumps(record))
+    return path
+
+
+def test_no_field_and_no_file_name_injects_anything(record, tmp_path):
+    safe = Outline(render([Source(record, tmp_path)]))
+    page = render([hostile_source(record, tmp_path)], title=HOSTILE)
+    outline = Outline(page)
+    # The same elements and attributes as on the page of the harmless record, in the same places
+    # as far as both have them: texts add none.
+    assert set(outline.tags) == set(safe.tags)
+    assert {(tag, key) for tag, key, _ in outline.attributes} == {
+        (tag, key) for tag, key, _ in safe.attributes
+    }
+    assert not [key for _, key, _ in outline.attributes if key.startswith("on")]
+    assert "1337" not in page, "nothing is evaluated"
+
+
+@browser.needed
+def test_no_field_runs_a_script_in_a_browser(record, tmp_path):
+    page = render([hostile_source(record, tmp_path)], title=HOSTILE)
+    path = tmp_path / "page.html"
+    policy = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>\n')
+    assert len(policy.findall(page)) == 1
+    path.write_text(page)
+    assert not browser.script_ran(path)
+    # Escaping alone is enough, and so is the policy alone.
+    path.write_text(policy.sub("", page))
+    assert not browser.script_ran(path)
+    script = f"<script>{browser.SCRIPT}</script>"
+    path.write_text(page.replace("</body>", f"{script}</body>"))
+    assert not browser.script_ran(path)
+    path.write_text(policy.sub("", page).replace("</body>", f"{script}</body>"))
+    assert browser.script_ran(path), "a script that is let through is noticed"
+
+
+def test_a_policy_forbids_scripts(record, tmp_path):
+    page = render([Source(record, tmp_path)])
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    assert policy in page
+    assert page.index(policy) < page.index("<title>")
+
+
+@browser.needed
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_page_fits_its_window(record, tmp_path, width):
+    """Nothing is wider than the window, so that a reader never scrolls sideways."""
+    path = tmp_path / "page.html"
+    policy = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+    probe = (
+        f"<script>if (document.documentElement.scrollWidth <= innerWidth) {{{browser.SCRIPT}}}"
+        "</script>"
     )
-    found = inline_svg(bad, prefix="k-", label="x")
-    assert not re.search(r"script|alert|style>|image|example", found)
-    assert 'id="k-p"' in found
-    assert 'href="#k-p"' in found
-    assert "url(#k-c)" in found
-    for text in ("not xml", "<html/>", '<!DOCTYPE a [<!ENTITY b "c">]><svg/>'):
-        with pytest.raises(ValueError, match="SVG"):
-            inline_svg(text, prefix="", label="")
+    page = policy.sub("", render([Source(record, tmp_path)]))
+    path.write_text(page.replace("</body>", f"{probe}</body>"))
+    assert browser.script_ran(path, width)
 
 
 def test_command(record, tmp_path, capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from onebasin.evaluation import Profile
-from onebasin.experiments.claims import Claim, judge, plus_minus
+from onebasin.experiments.claims import Claim, judge, plus_minus, removal
 from onebasin.experiments.experiment import Findings, Picture, Table, write_findings
 from onebasin.experiments.record import RECORD_VERSION, versions
 from onebasin.experiments.runner import machine
@@ -14,6 +14,7 @@ from onebasin.figures.evaluation import profile_figure
 from onebasin.report.page import Source, render
 
 PAGE = "report.html"
+SHARE = 0.15  # of the barrier, that may remain in so small a network
 FITTED, ALIGNED = "as fitted", "aligned"
 ENSEMBLE, RAW, REBASED = "ensemble of five", "one Gaussian, as trained", "one Gaussian, aligned"
 
@@ -79,18 +80,21 @@ def _claims(profiles: Mapping[str, Profile], accuracy: Mapping[str, float]) -> S
     before, after = profiles[FITTED], profiles[ALIGNED]
     conditions = "MLP 2×64 on the embedded digits, 355 test images, 64 draws"
     claim = partial(judge, conditions=conditions, published_scale=False)
+    removed = removal(after.barrier, after.barrier_stderr, before.barrier, SHARE)
     return [
         claim(
             "Alignment removes most of the barrier between two variational posteriors",
-            after.barrier < 0.15 * before.barrier,
+            removed.holds,
             published="zero barrier after alignment",
             source="Rossi et al. 2023",
+            figure="Rossi et al., loss barriers, MLPs",
             ours=f"{plus_minus(before.barrier, before.barrier_stderr)} → "
-            f"{plus_minus(after.barrier, after.barrier_stderr)} nats",
-            criterion="less than 15 % of the barrier remains",
+            f"{plus_minus(after.barrier, after.barrier_stderr)} nats "
+            f"({after.barrier / before.barrier:.1%} remains)",
+            criterion=removed.criterion,
         ),
         claim(
-            "After alignment, one Gaussian can represent several networks",
+            "After alignment, one Gaussian represents several networks more accurately",
             accuracy[REBASED] > accuracy[RAW],
             published="accuracy of draws 52.25 % raw, 97.72 % rebased (MNIST)",
             source="Xiao et al. 2023, table 1",

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from onebasin import __version__
 from onebasin.experiments import EXPERIMENTS
@@ -254,4 +253,4 @@ def _figure(source: Source, found: Mapping[str, str], prefix: str) -> dict[str, 
     except Damaged as error:
         raise ValueError(f"{path} {error}; run the experiment again") from None
     drawing = inline_svg(text, prefix=prefix, label=found["alt"], file=str(path))
-    return {"title": found["title"], "drawing": Markup(drawing)}
+    return {"title": found["title"], "drawing": drawing}

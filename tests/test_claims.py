@@ -1,0 +1,138 @@
+"""One criterion for "no barrier", and committed records that say what their numbers say."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import reconclude  # noqa: E402
+from onebasin.experiments import barriers, cifar100, dynamics, landscape, prior_temperature  # noqa: E402
+from onebasin.experiments.claims import NO_BARRIER, Claim, no_barrier, removal  # noqa: E402
+from onebasin.experiments.record import Outcome, read_record, sealed  # noqa: E402
+
+pytestmark = pytest.mark.fast
+RECORDS = sorted((ROOT / "results" / "reproduction").glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("barrier", "stderr", "unaligned", "none"),
+    [
+        (0.0, 0.0, 1.0, True),
+        (0.02, 0.0, 1.0, True),
+        (0.0201, 0.0, 1.0, False),  # above 0.02 nats and 2 %
+        (0.021, 0.001, 2.0, False),  # 1.05 %, but above 0.02 nats
+        (0.019, 0.001, 0.5, False),  # below 0.02 nats, but 3.8 %
+        (0.03, 0.0149, 1.0, False),
+        (0.03, 0.015, 1.0, True),  # two standard errors
+        (0.0, 0.0, 0.0, True),
+        (float("nan"), 0.1, 1.0, False),
+        (0.01, float("nan"), 0.1, False),
+    ],
+)
+def test_what_no_barrier_means(barrier, stderr, unaligned, none):
+    assert no_barrier(barrier, stderr, unaligned) == none
+    assert removal(barrier, stderr, unaligned).holds == none
+
+
+def test_a_smaller_claim_is_worded_as_one():
+    found = removal(0.09, 0.0, 1.0, 0.1)
+    assert found.holds
+    assert found.words == "most of the barrier is removed"
+    assert found.criterion == "at most 10% of the unaligned barrier remains"
+    assert not removal(0.11, 0.1, 1.0, 0.1).holds
+
+
+def curve(barrier: float, stderr: float = 0.0, accuracy: float = 0.99) -> dict[str, Any]:
+    return {
+        "t": [0.0, 0.5, 1.0],
+        "nll": [0.1, 0.1 + barrier, 0.1],
+        "nll_stderr": [0.0] * 3,
+        "accuracy": [accuracy] * 3,
+        "accuracy_stderr": [0.0] * 3,
+        "barrier": barrier,
+        "barrier_stderr": stderr,
+        "barrier_t": 0.5,
+        "largest_excess": barrier,
+        "num_samples": 8,
+        "samples": 8,
+        "num_examples": 100,
+        "examples": 100,
+    }
+
+
+def judged(part: barriers.Part, left: float) -> list[Claim]:
+    """The claims on a part whose methods all leave the same of a barrier of one nat."""
+    numbers = {}
+    for split in barriers.SPLITS:
+        numbers |= {
+            f"unaligned-{split}": curve(1.0),
+            f"l2-{split}": curve(left),
+            f"repaired-{split}": {**curve(left), "plain": curve(left)},
+            f"mixture-{split}": curve(0.0),
+            f"mode-{split}": curve(1.0),
+            f"mode-aligned-{split}": curve(left),
+        }
+        if part.correlations:
+            numbers[f"correlations-{split}"] = {**curve(left), "plain": curve(left)}
+    done = {name: Outcome(result, Path()) for name, result in numbers.items()}
+    return list(barriers.conclude((part,), {part.name: done}).claims)
+
+
+@pytest.mark.parametrize("part", [*barriers.CPU, *barriers.PAPER], ids=lambda part: part.name)
+def test_all_methods_are_judged_alike(part):
+    """W2, weight matching of modes and ours: the same number, the same verdict."""
+    for left, none in ((0.0199, True), (0.0201, False)):
+        found = [c for c in judged(part, left) if "no barrier remains" in c.text]
+        assert len(found) == 2 * 3
+        assert {c.criterion for c in found} == {NO_BARRIER}
+        assert {c.verdict != "does not hold" for c in found} == {none}
+        assert all(f"{left:.4f}" in c.ours for c in found), "the number stands beside the verdict"
+
+
+@pytest.mark.parametrize("preset", ["cpu", "paper"])
+def test_only_toy_presets_claim_less(preset):
+    assert {part.largest_share for part in barriers.PRESETS[preset]} == {None}
+    assert {part.largest_share for part in cifar100.PRESETS[preset]} == {None}
+    assert prior_temperature.EXPERIMENT.config(preset).largest_share is None
+    assert dynamics.EXPERIMENT.config(preset).largest_share is None
+    assert landscape.EXPERIMENT.config(preset).largest_share == 0.02
+    assert barriers.PRESETS["toy"][0].largest_share == 0.1
+
+
+def test_every_claim_of_the_records_names_its_figure_and_criterion():
+    for path in RECORDS:
+        for claim in read_record(path)["claims"]:
+            assert claim["figure"]
+            assert claim["criterion"]
+            assert claim["ours"]
+            if "no barrier remains" in claim["text"]:
+                assert claim["criterion"].endswith(NO_BARRIER)
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_committed_records_say_what_their_numbers_say(path):
+    assert reconclude.is_current(path), "run `make records`"
+
+
+def test_only_conclusions_change(tmp_path):
+    path = tmp_path / "width.json"
+    before = read_record(ROOT / "results" / "reproduction" / "width.json")
+    old = json.loads(json.dumps(before))
+    old["claims"][0]["verdict"] = "does not hold"
+    path.write_text(json.dumps(sealed(old)))
+    assert not reconclude.is_current(path)
+    after = reconclude.reconcluded(path)
+    assert after == before
+    assert (tmp_path / "width-barriers.svg").exists()
+    old["numbers"]["width-512"]["after"]["barrier"] = 0.5
+    path.write_text(json.dumps(sealed(old)))
+    assert reconclude.reconcluded(path)["claims"][0]["verdict"] == "does not hold"
+    del old["numbers"]["width-512"]["align"]
+    path.write_text(json.dumps(sealed(old)))
+    with pytest.raises(ValueError, match="part 'width-512' has other stages now"):
+        reconclude.reconcluded(path)
