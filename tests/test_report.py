@@ -186,7 +186,8 @@ def test_text_is_escaped(record, tmp_path):
 
 
 SCRIPT = f"</text></title></style><script>{browser.SCRIPT}</script>"
-HOSTILE = f'{SCRIPT}"\'><img src=x onerror="{browser.SCRIPT}"><svg onload="{browser.SCRIPT}">{{{{191*7}}}}'
+HANDLERS = f'<img src=x onerror="{browser.SCRIPT}"><svg onload="{browser.SCRIPT}">'
+HOSTILE = f"{SCRIPT}\"'>{HANDLERS}{{{{191*7}}}}"
 
 
 def injected(value: Any) -> Any:
