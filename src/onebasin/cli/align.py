@@ -95,6 +95,8 @@ def _check_options(config: Align) -> None:
     name = f"--objective {config.objective}"
     if not config.files:
         raise ValueError("name at least one posterior file to align")
+    if config.examples < 2:
+        raise ValueError(f"--examples is {config.examples}; compare units on at least two")
     if config.to is None and (config.search or config.starts != ("auto",)):
         raise ValueError("--starts and --search are for one target; name it with --to")
     if config.objective not in get_args(DataObjective):
@@ -106,8 +108,6 @@ def _check_options(config: Align) -> None:
         raise ValueError(f"{name} is for one target; name it with --to")
     elif config.data is None:
         raise ValueError(f"{name} compares units on data; name a data set with --data")
-    elif config.examples < 2:
-        raise ValueError(f"--examples is {config.examples}; compare units on at least two")
 
 
 def _objective(config: Align, network: "DescribedNetwork") -> "ObjectiveLike":

@@ -59,6 +59,8 @@ def run(config: Barrier) -> None:
     shared.check_figure(config.figure)
     if config.repair and config.path != "geodesic":
         raise ValueError("only a geodesic is repaired; drop --repair or take --path geodesic")
+    if config.repair_examples < 2:
+        raise ValueError(f"--repair-examples is {config.repair_examples}; give at least two")
     if not config.split:
         raise ValueError("name at least one split, test or train")
     opened = shared.open_posteriors(config.q0, config.q1)

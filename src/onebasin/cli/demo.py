@@ -31,6 +31,8 @@ COMMAND = Demo
 
 def run(config: Demo) -> None:
     began = time.perf_counter()
+    if config.epochs < 1:
+        raise ValueError(f"--epochs is {config.epochs}; fit for at least one")
     folder = config.out or Path(tempfile.mkdtemp(prefix="onebasin-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "report.html").exists() or list(folder.glob("*.safetensors")):

@@ -2,17 +2,19 @@
 
 import codecs
 import io
+import math
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from itertools import pairwise
-from typing import NoReturn
+from typing import Any, NoReturn
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
 MOST_DIGITS = 18  # whole numbers below 2^63
+LARGEST = 2**31 - 1  # of integers
 DEVICES = 4
 """Devices that the processor presents to JAX: chains and ensemble members run in parallel."""
 
@@ -94,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(0)
     except KeyboardInterrupt as stop:
         _fail(_message(stop, name) or "interrupted", getattr(stop, "exit_code", INTERRUPTED))
-    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
+    except (ValueError, TypeError, OSError, ImportError, MemoryError, OverflowError) as error:
         if debug:
             raise
         _fail(_message(error, name) or type(error).__name__)
@@ -141,7 +143,23 @@ def _run(name: str, arguments: list[str]) -> None:
         sys.stdout.write(help_text(prog, command))
         return
     _check_magnitudes(arguments)
-    module.run(parsed(prog, command, arguments))
+    config = parsed(prog, command, arguments)
+    _check_numbers(config)
+    module.run(config)
+
+
+def _check_numbers(config: Any) -> None:
+    """Refuse NaN, and integers beyond those that JAX counts with."""
+    for own in fields(config):
+        value = getattr(config, own.name)
+        if is_dataclass(value):
+            _check_numbers(value)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int) and not -LARGEST <= number <= LARGEST:
+                shown = f"{number:.3g}" if abs(number) < 10**300 else "far too large"
+                raise ValueError(f"{own.name} is {shown}; integers go up to {LARGEST}")
+            if isinstance(number, float) and math.isnan(number):
+                raise ValueError(f"{own.name} is not a number; give one")
 
 
 def _check_magnitudes(arguments: Sequence[str]) -> None:

@@ -50,9 +50,11 @@ def run(config: Reproduce) -> None:
         return
     names = _names(config)
     out = config.out or Path("runs") / config.preset
-    for path in config.adopt:
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no file {path} to adopt")
+    if config.adopt:
+        from onebasin.posterior import read_header
+
+        for path in config.adopt:
+            read_header(path)
 
     from onebasin.experiments import get_experiment
     from onebasin.experiments.experiment import reproduce

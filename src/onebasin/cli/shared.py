@@ -79,6 +79,7 @@ class Opened:
 
     def examples(self, config: EvaluationOptions) -> "Split | None":
         """The examples to evaluate on, if any."""
+        check_limit(config.limit)
         if config.data is None:
             return None
         return first_examples(self.data(config.data, config.root), config.split, config.limit)
@@ -138,10 +139,14 @@ def open_data(
     return data
 
 
-def first_examples(data: "Dataset", split: SplitName, limit: int | None) -> "Split":
-    """The first `limit` examples of a split, or all."""
+def check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
         raise ValueError(f"--limit is {limit}; use at least one example")
+
+
+def first_examples(data: "Dataset", split: SplitName, limit: int | None) -> "Split":
+    """The first `limit` examples of a split, or all."""
+    check_limit(limit)
     return (data.train if split == "train" else data.test).first(limit)
 
 

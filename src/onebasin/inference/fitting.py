@@ -174,6 +174,8 @@ def fit(
         raise ValueError(f"runs must be at least 1, got {runs}")
     if chunk_steps is not None and chunk_steps < 1:
         raise ValueError(f"chunk_steps must be at least 1, got {chunk_steps}")
+    if not checkpoint_interval >= 0:
+        raise ValueError(f"checkpoint_interval is {checkpoint_interval}; give seconds, 0 or more")
     check_progress(progress)
     key = check_key(key)
     files = Files.of(out, checkpoint, history, runs)
