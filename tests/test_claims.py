@@ -44,6 +44,8 @@ def test_a_smaller_claim_is_worded_as_one():
     assert found.holds
     assert found.words == "most of the barrier is removed"
     assert found.criterion == "at most 10% of the unaligned barrier remains"
+    assert found.beside("zero") == "zero (claimed here: most of the barrier is removed)"
+    assert removal(0.0, 0.0, 1.0).beside("zero") == "zero"
     assert not removal(0.11, 0.1, 1.0, 0.1).holds
 
 

@@ -254,7 +254,7 @@ def _claims(
         published(
             f"Aligned by W2, {by_w2.words} {on}",
             by_w2.holds,
-            published=part.published,
+            published=by_w2.beside(part.published),
             ours=_left(before, after),
             criterion=by_w2.criterion,
             headline=named(after),
@@ -271,7 +271,7 @@ def _claims(
         published(
             f"Two modes aligned by weight matching (the baseline): {of_modes.words} {on}",
             of_modes.holds,
-            published="zero barrier after matching (Git Re-Basin, the baseline)",
+            published=of_modes.beside("zero barrier after matching (Git Re-Basin, the baseline)"),
             source="Rossi et al. 2023; Ainsworth et al. 2023",
             ours=_left(mode, mode_moved),
             criterion=of_modes.criterion,

@@ -119,6 +119,12 @@ class Removal:
     holds: bool
     words: str
     criterion: str
+    whole: bool
+    """Whether it is asked that no barrier remains."""
+
+    def beside(self, published: str) -> str:
+        """A published statement, with what is claimed here if that is less."""
+        return published if self.whole else f"{published} (claimed here: {self.words})"
 
 
 def removal(
@@ -129,11 +135,14 @@ def removal(
     The second is a smaller claim, for presets too small to remove a whole barrier.
     """
     if largest_share is None:
-        return Removal(no_barrier(barrier, stderr, unaligned), "no barrier remains", NO_BARRIER)
+        return Removal(
+            no_barrier(barrier, stderr, unaligned), "no barrier remains", NO_BARRIER, True
+        )
     return Removal(
         barrier <= largest_share * unaligned,
         "most of the barrier is removed",
         f"at most {largest_share:.0%} of the unaligned barrier remains",
+        False,
     )
 
 

@@ -150,7 +150,7 @@ def conclude(config: DynamicsConfig, outcomes: Mapping[str, Outcomes]) -> Findin
         claim(
             f"After rebasing, {removed.words} at the end of training",
             removed.holds,
-            published="no barrier after rebasing",
+            published=removed.beside("no barrier after rebasing"),
             ours=f"{before.text(-1)} → {after.text(-1)} nats at the end of training "
             f"({left / end if end > 0 else float('nan'):.1%} remains)",
             criterion=f"mean over runs: {removed.criterion}",

@@ -105,7 +105,8 @@ def conclude(config: LandscapeConfig, outcomes: Mapping[str, Outcomes]) -> Findi
         if less
         else "After alignment q0 and q1 lie in one basin of the log posterior",
         after <= config.largest_share * before,
-        published="one basin in a 2-D slice on CIFAR-10",
+        published="one basin in a 2-D slice on CIFAR-10"
+        + (" (claimed here: most of the drop is removed)" if less else ""),
         source="Rossi et al. 2023",
         figure="Rossi et al., slice of the log posterior on CIFAR-10",
         headline=f"{share:.0%} of the drop remains",

@@ -85,7 +85,7 @@ def _claims(profiles: Mapping[str, Profile], accuracy: Mapping[str, float]) -> S
         claim(
             "Alignment removes most of the barrier between two variational posteriors",
             removed.holds,
-            published="zero barrier after alignment",
+            published=removed.beside("zero barrier after alignment"),
             source="Rossi et al. 2023",
             figure="Rossi et al., loss barriers, MLPs",
             ours=f"{plus_minus(before.barrier, before.barrier_stderr)} → "
