@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import tempfile
 import traceback
 import types
 from collections.abc import Iterator
@@ -398,15 +397,13 @@ def defect_of(line: list[str], folder: Path) -> str | None:
     return f"it wrote {sorted(changed)}" if changed else None
 
 
-def attack(count: int, seed: int = 0) -> dict[str, Any]:
+def attack(folder: Path, count: int, seed: int) -> dict[str, Any]:
     """Try so many wrong command lines; a defect is the command line with what is wrong."""
     defects = []
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        make_files(folder)
-        with contextlib.chdir(folder):
-            for line in wrong_lines(count, seed):
-                found = defect_of(line, folder)
-                if found:
-                    defects.append(f"onebasin {' '.join(map(repr, line))}: {found}")
+    make_files(folder)
+    with contextlib.chdir(folder):
+        for line in wrong_lines(count, seed):
+            found = defect_of(line, folder)
+            if found:
+                defects.append(f"onebasin {' '.join(map(repr, line))}: {found}")
     return {"tried": count, "clean": count - len(defects), "defects": defects}

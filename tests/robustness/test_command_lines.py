@@ -6,8 +6,8 @@ from command_lines import VALID, attack, options_of
 from onebasin.cli.main import COMMANDS
 
 
-def test_wrong_command_lines_are_refused():
-    found = attack(500, seed=0)
+def test_wrong_command_lines_are_refused(tmp_path):
+    found = attack(tmp_path, 500, seed=0)
     assert found["defects"] == []
     assert found["clean"] == found["tried"] == 500
 
