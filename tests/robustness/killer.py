@@ -42,10 +42,7 @@ class Command:
 
 COMMANDS = {
     "fit vi": Command(
-        f"fit vi {FIT} --epochs 3 --batch-size 10 --out vi.safetensors", "--resume", chunk=4
-    ),
-    "fit vi 1": Command(
-        f"fit vi {FIT} --epochs 3 --batch-size 10 --seed 1 --runs 2 --out pair.safetensors",
+        f"fit vi {FIT} --epochs 3 --batch-size 10 --runs 2 --out vi.safetensors",
         "--resume",
         chunk=4,
     ),
@@ -55,9 +52,9 @@ COMMANDS = {
         chunk=5,
     ),
     "align": Command(
-        "align pair-0.safetensors pair-1.safetensors --to vi.safetensors --out moved",
+        "align vi-1.safetensors --to vi-0.safetensors --out moved.safetensors",
         "--overwrite",
-        ("fit vi", "fit vi 1"),
+        ("fit vi",),
     ),
     "compact": Command(
         "compact hmc.safetensors --rank 2 --out compact.safetensors", "--overwrite", ("fit hmc",)
