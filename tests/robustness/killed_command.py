@@ -2,7 +2,7 @@
 
 The environment says how:
 
-    KILL_FOLDER   only operations in this folder count
+    KILL_FOLDER   only operations in this folder count; by default the working one
     KILL_AT       the number of the operation before which the process is killed; 0 for none
     KILL_COUNT    a file to which the number of operations is written at the end
     KILL_CHUNK    steps per chunk of a fit, so that a short one has several checkpoints
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FOLDER = os.path.realpath(os.environ["KILL_FOLDER"])
+FOLDER = os.path.realpath(os.environ.get("KILL_FOLDER", os.curdir))
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 count = 0
 
