@@ -8,7 +8,8 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 
-from onebasin.networks import from_equinox, from_linen, from_nnx
+from onebasin.networks import Network, from_equinox, from_linen, from_nnx
+from onebasin.posterior import Samples
 from onebasin.trees import leaves_by_path, shapes_by_path
 
 X = jax.random.normal(jax.random.key(7), (5, 6))
@@ -285,3 +286,69 @@ def test_equinox_errors(eqx_model):
     training = from_equinox(model, state=state)
     with pytest.raises(ValueError, match=r"over the batch.*inference_mode"):
         training.apply(training.params, X, training.state)
+
+
+# --- Back into the module ----------------------------------------------------------------------
+
+
+def shifted(network):
+    """Other params and state, and the outputs of the network there."""
+    params = jax.tree.map(lambda leaf: 1.5 * leaf + 0.1, network.params)
+    state = jax.tree.map(lambda leaf: leaf + 0.5, network.state)
+    args = () if state is None else (state,)
+    return params, state, network.apply(params, X, *args)
+
+
+def test_with_params_gives_linen_variables():
+    module = LinenNet()
+    network = from_linen(module, trained_linen(module, X), train=False)
+    params, state, expected = shifted(network)
+    variables = network.with_params(params, state)
+    np.testing.assert_array_equal(module.apply(variables, X, train=False), expected)
+    kept = network.with_params(params)["batch_stats"]
+    jax.tree.map(np.testing.assert_array_equal, kept, network.state["batch_stats"])
+
+
+def test_with_params_gives_an_nnx_model(nnx_model):
+    network = from_nnx(nnx_model)
+    params, state, expected = shifted(network)
+    model = network.with_params(params, state)
+    assert isinstance(model, NnxNet)
+    np.testing.assert_allclose(model(X), expected, rtol=1e-6)
+    assert not np.allclose(nnx_model(X), expected)  # the model given is left alone
+
+
+def test_with_params_gives_an_equinox_module(eqx_model):
+    model = eqx.nn.MLP(6, 3, 8, 2, key=jax.random.key(0))
+    network = from_equinox(model)
+    params, _, expected = shifted(network)
+    filled = network.with_params(params)
+    assert isinstance(filled, eqx.nn.MLP)
+    np.testing.assert_allclose(jax.vmap(filled)(X), expected, rtol=1e-6, atol=1e-6)
+    model, state = eqx_model
+    network = from_equinox(eqx.nn.inference_mode(model), state=state)
+    params, other, expected = shifted(network)
+    filled, full = network.with_params(params, other)
+    outputs, _ = jax.vmap(filled, in_axes=(0, None), out_axes=(0, None))(X, full)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_with_params_of_a_plain_network_and_of_other_params():
+    network = Network(lambda params, x: x @ params["w"], {"w": jnp.ones((6, 2))})
+    assert network.with_params({"w": jnp.zeros((6, 2))})["w"].sum() == 0
+    with pytest.raises(ValueError, match=r"does not match: leaf 'w' has shape \(2,\)"):
+        network.with_params({"w": jnp.zeros(2)})
+
+
+def test_a_draw_and_the_mean_of_a_posterior_are_modules():
+    module = LinenNet()
+    network = from_linen(module, trained_linen(module, X), train=False)
+    stack = lambda tree: jax.tree.map(lambda leaf: jnp.stack([leaf, leaf + 1]), tree)
+    posterior = Samples(stack(network.params), state=stack(network.state))
+    variables = network.mean(posterior)
+    want = jax.tree.map(lambda leaf: leaf + 0.5, {"params": network.params, **network.state})
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), variables, want)
+    drawn = network.sample(posterior, key=jax.random.key(0))
+    index = int(drawn["params"]["Dense_0"]["bias"][0])  # zeros were the start
+    want = {"params": posterior.draw(index), **jax.tree.map(lambda a: a[index], posterior.state)}
+    jax.tree.map(np.testing.assert_array_equal, drawn, want)

@@ -58,7 +58,10 @@ def from_linen(module: Any, variables: Mapping[str, Any], **call_kwargs: Any) ->
             ) from error
         return out[0] if call_kwargs.get("mutable") else out
 
-    return _network(call, params, collections or None)
+    def restore(params: PyTree, state: PyTree | None) -> dict[str, Any]:
+        return {"params": params, **(state or {})}
+
+    return _network(call, params, collections or None, restore)
 
 
 def from_nnx(model: Any, **call_kwargs: Any) -> Network:
@@ -80,10 +83,13 @@ def from_nnx(model: Any, **call_kwargs: Any) -> Network:
         nnx.replace_by_pure_dict(copy, values)
         return copy
 
-    def call(params: PyTree, x: jax.Array, state: PyTree | None) -> jax.Array:
+    def restore(params: PyTree, state: PyTree | None) -> Any:
         others = rest if state is None else filled(rest, state)
         fresh = filled(generators, nnx.to_pure_dict(generators))
-        called = nnx.merge(graph, filled(weights, params), fresh, others)
+        return nnx.merge(graph, filled(weights, params), fresh, others)
+
+    def call(params: PyTree, x: jax.Array, state: PyTree | None) -> jax.Array:
+        called = restore(params, state)
         before = jax.tree.leaves(nnx.state(called, nnx.RngCount))
         out = called(x, **call_kwargs)
         after = jax.tree.leaves(nnx.state(called, nnx.RngCount))
@@ -96,7 +102,7 @@ def from_nnx(model: Any, **call_kwargs: Any) -> Network:
         return out
 
     running = _plain(nnx.to_pure_dict(rest))
-    return _network(call, _plain(nnx.to_pure_dict(weights)), running or None)
+    return _network(call, _plain(nnx.to_pure_dict(weights)), running or None, restore)
 
 
 def from_equinox(
@@ -136,13 +142,19 @@ def from_equinox(
     running, fixed_state = eqx.partition(state, eqx.is_inexact_array)
     stateless = state is None
 
-    def call(params: PyTree, x: jax.Array, state: PyTree | None) -> jax.Array:
-        called = eqx.combine(with_leaves(weights, leaves_by_path(params)), fixed_model)
+    def restore(params: PyTree, state: PyTree | None) -> Any:
+        filled = eqx.combine(with_leaves(weights, leaves_by_path(params)), fixed_model)
         if stateless:
+            return filled
+        inner = running if state is None else with_leaves(running, leaves_by_path(state))
+        return filled, eqx.combine(inner, fixed_state)
+
+    def call(params: PyTree, x: jax.Array, state: PyTree | None) -> jax.Array:
+        if stateless:
+            called = restore(params, None)
             one = lambda x: called(x, **call_kwargs)
         else:
-            inner = running if state is None else with_leaves(running, leaves_by_path(state))
-            full = eqx.combine(inner, fixed_state)
+            called, full = restore(params, state)
             one = lambda x: called(x, full, **call_kwargs)[0]
         try:
             return one(x) if batched else jax.vmap(one)(x)
@@ -152,18 +164,18 @@ def from_equinox(
                 f"switch that off with equinox.nn.inference_mode(model)"
             ) from error
 
-    return _network(call, _nested(weights), _nested(running) or None)
+    return _network(call, _nested(weights), _nested(running) or None, restore)
 
 
 def _network(
     call: Callable[[PyTree, jax.Array, PyTree | None], jax.Array],
     params: PyTree,
     state: PyTree | None,
+    restore: Callable[[PyTree, PyTree | None], Any],
 ) -> Network:
     """The network of `call`, which takes a state only if there is one."""
-    return Network(
-        call if state is not None else lambda params, x: call(params, x, None), params, state
-    )
+    apply = call if state is not None else lambda params, x: call(params, x, None)
+    return Network(apply, params, state, restore)
 
 
 def _plain(tree: Any) -> Any:

@@ -5,16 +5,25 @@ Functions that need a network take this function, a `Network`, or a `Problem`.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
+import numpy as np
 from jax.typing import ArrayLike
 
-from onebasin.trees import PyTree, num_parameters
+from onebasin.trees import PyTree, check_same_shapes, num_parameters, shapes_by_path
 
 Apply: TypeAlias = Callable[..., jax.Array]
 """`apply(params, x)`, or `apply(params, x, state)` where there are running statistics."""
+
+
+class Distribution(Protocol):
+    """What a network needs of a posterior over its params."""
+
+    def sample(self, count: int | None = None, *, key: jax.Array) -> PyTree: ...
+    def states(self, count: int | None = None, *, key: jax.Array) -> PyTree | None: ...
+    def moments(self) -> tuple[PyTree, PyTree]: ...
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,8 @@ class Network:
         `apply(params, x, state)`.
       params: a pytree of arrays.
       state: the running statistics, if any.
+      restore: `restore(params, state)` gives the module that the network was adapted from, with
+        these params; the adapters set it.
 
     >>> import jax.numpy as jnp, onebasin as ob
     >>> ob.Network(lambda params, x: x @ params["w"], {"w": jnp.ones((3, 2))})
@@ -35,12 +46,63 @@ class Network:
     apply: Apply
     params: PyTree
     state: PyTree | None = None
+    restore: Callable[[PyTree, PyTree | None], Any] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         running = (
             "" if self.state is None else f", {num_parameters(self.state):,} running statistics"
         )
         return f"Network({num_parameters(self.params):,} parameters{running})"
+
+    def with_params(self, params: PyTree, state: PyTree | None = None) -> Any:
+        """Your own module with these params: what the adapter was given, filled anew.
+
+        Args:
+          params: a tree like `params`, such as an aligned draw.
+          state: running statistics; by default those of this network.
+
+        Returns:
+          Linen variables, an NNX model, an Equinox module (with running statistics the pair of
+          module and state), or for a network made by hand the params themselves.
+
+        >>> import equinox as eqx, jax, onebasin as ob
+        >>> linear = eqx.nn.Linear(3, 2, key=jax.random.key(0))
+        >>> network = ob.networks.from_equinox(linear)
+        >>> doubled = network.with_params(jax.tree.map(lambda leaf: 2 * leaf, network.params))
+        >>> type(doubled).__name__, bool((doubled.weight == 2 * linear.weight).all())
+        ('Linear', True)
+        """
+        check_same_shapes(self.params, params, "the params tree given")
+        state = self.state if state is None else state
+        if self.state is not None:
+            check_same_shapes(self.state, state, "the state given")
+        return params if self.restore is None else self.restore(params, state)
+
+    def sample(self, posterior: Distribution, *, key: jax.Array) -> Any:
+        """One draw of a posterior as your own module.
+
+        >>> import equinox as eqx, jax, onebasin as ob
+        >>> network = ob.networks.from_equinox(eqx.nn.Linear(3, 2, key=jax.random.key(0)))
+        >>> std = jax.tree.map(lambda leaf: 0.1 + 0 * leaf, network.params)
+        >>> q = ob.MeanField(network.params, std)
+        >>> network.sample(q, key=jax.random.key(1)).weight.shape
+        (2, 3)
+        """
+        return self.with_params(posterior.sample(key=key), posterior.states(key=key))
+
+    def mean(self, posterior: Distribution) -> Any:
+        """The mean of a posterior as your own module; the running statistics are averaged too.
+
+        >>> import equinox as eqx, jax, onebasin as ob
+        >>> network = ob.networks.from_equinox(eqx.nn.Linear(3, 2, key=jax.random.key(0)))
+        >>> draws = jax.tree.map(lambda leaf: leaf[None], network.params)
+        >>> bool((network.mean(ob.Samples(draws)).weight == network.params["weight"]).all())
+        True
+        """
+        state = getattr(posterior, "state", None)
+        if state is not None and shapes_by_path(state) != shapes_by_path(self.state):
+            state = jax.tree.map(lambda leaf: np.mean(leaf, axis=0), state)  # one for every draw
+        return self.with_params(posterior.moments()[0], state)
 
 
 @runtime_checkable
