@@ -10,12 +10,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "results" / "robustness.json"
-FULL = {"files": 20_000, "kills": 200, "networks": 5_000, "command lines": 1_000}
+FULL = {
+    "files": 20_000,
+    "kills": 200,
+    "networks": 5_000,
+    "command lines": 1_000,
+    "odd numbers": 5_000,
+}
 MODULES = {
     "files": "file_fuzzer",
     "kills": "killer",
     "networks": "random_networks",
     "command lines": "command_lines",
+    "odd numbers": "odd_numbers",
 }
 
 

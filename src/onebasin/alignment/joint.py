@@ -13,7 +13,7 @@ of them to where the Gaussian is highest: both steps raise the mean log-density.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 
 from onebasin.alignment.aligned_members import AlignedMembers
 from onebasin.alignment.gaussian_alternation import align_to_gaussian, fit_gaussian
+from onebasin.alignment.magnitudes import ORDINARY, joint_scale, scaled
 from onebasin.alignment.members import Match, Members, match, moved
 from onebasin.alignment.moments import Alignable, Moments
 from onebasin.alignment.objective import (
@@ -164,11 +165,13 @@ def align_many(
     first = objective if isinstance(objective, Objective) and objective.has_barycentre else W2
     if first is W2 and members.has_points:
         first = L2  # points have no standard deviations to score
+    features, unit = _in_range(first.mover, members[0])
     with reporting(progress) as report:
         with Workers(len(members), report) as workers:
-            descent = _JointDescent(members, symmetry, first.mover, workers, max_sweeps)
+            descent = _JointDescent(members, symmetry, features, workers, max_sweeps)
             anchor = descent.start()
             trace, converged = descent.rounds(max_rounds, tolerance)
+            trace = [unit * value for value in trace]
         if not objective.has_barycentre and descent.differs():
             # In double precision: the variances of similar draws are small differences.
             aligned = AlignedMembers(members, symmetry, descent.indices, np.dtype(np.float64))
@@ -193,6 +196,22 @@ def align_many(
         members=posteriors if isinstance(posteriors, Samples) else members.sources,
         symmetry=symmetry,
     )
+
+
+def _in_range(
+    features: Callable[[Moments], Features], member: Moments
+) -> tuple[Callable[[Moments], Features], float]:
+    """Features whose products neither under- nor overflow, and the factor on their products."""
+    low, high = ORDINARY
+    used = features(member)
+    if all(low <= _dot((feature,), (feature,)) <= high for feature in used):
+        return features, 1.0
+
+    def read(q: Moments) -> Moments:
+        return q if len(used) > 1 else replace(q, std=None)
+
+    exponent = joint_scale(read(member))
+    return lambda q: features(scaled(read(q), -exponent)), 4.0**exponent
 
 
 @dataclass

@@ -86,6 +86,14 @@ def checked_moments(
     posterior: Alignable, to: Alignable, symmetry: Symmetry | None = None
 ) -> tuple[Moments, Moments]:
     """The moments of two finite posteriors of one network, that of the symmetry if it is given."""
+    mine, theirs = checked_readings(posterior, to, symmetry)
+    return mine.moments, theirs.moments
+
+
+def checked_readings(
+    posterior: Alignable, to: Alignable, symmetry: Symmetry | None = None
+) -> tuple["Reading", "Reading"]:
+    """Two finite posteriors of one network, that of the symmetry if it is given."""
     mine, theirs = read(posterior), read(to)
     shapes = _shapes(mine.moments)
     if shapes != _shapes(theirs.moments):
@@ -95,7 +103,7 @@ def checked_moments(
     for name, side, reading in (("posterior", posterior, mine), ("target", to, theirs)):
         if not reading.finite:
             raise ValueError(f"the {name} holds NaN or infinity in leaf '{first_non_finite(side)}'")
-    return mine.moments, theirs.moments
+    return mine, theirs
 
 
 class Reading(NamedTuple):
@@ -105,6 +113,8 @@ class Reading(NamedTuple):
     structure: Any
     moments: Moments
     finite: bool
+    norms: tuple[float, ...]
+    """Σ mean², and Σ std² if there are standard deviations."""
 
 
 _CACHE: dict[int, tuple[weakref.ref[Any], Reading]] = {}
@@ -120,10 +130,10 @@ def read(posterior: Alignable) -> Reading:
             return cached
     found = moments(posterior)
     state = [np.asarray(leaf) for leaf in jax.tree.leaves(state_of(posterior))]
-    means, stds = found.mean.values(), (found.std or found.mean).values()
-    # Products of means and standard deviations check both at half the cost of squares.
-    finite = _all_finite([*means, *state], [*stds, *state]) or first_non_finite(posterior) is None
-    reading = Reading(leaves, structure, found, finite)
+    trees = [found.mean] if found.std is None else [found.mean, found.std]
+    norms = tuple(_norm(tree.values()) for tree in trees)
+    finite = isfinite(sum(norms) + _norm(state)) or first_non_finite(posterior) is None
+    reading = Reading(leaves, structure, found, finite, norms)
     # NumPy arrays are mutable, and params trees cannot be referenced weakly.
     immutable = all(issubclass(kind, jax.Array) for kind in set(map(type, leaves)))
     if immutable and isinstance(posterior, Posterior):
@@ -133,10 +143,10 @@ def read(posterior: Alignable) -> Reading:
     return reading
 
 
-def _all_finite(left: Iterable[np.ndarray], right: Iterable[np.ndarray]) -> bool:
-    """Whether every product of two leaves is finite; it is not if either holds NaN or infinity."""
+def _norm(leaves: Iterable[np.ndarray]) -> float:
+    """Σ a² over arrays; it is not finite if one holds NaN or infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return all(isfinite(np.vdot(a, b)) for a, b in zip(left, right, strict=True))
+        return float(sum(np.vdot(leaf, leaf) for leaf in leaves))
 
 
 def _shapes(known: Moments) -> dict[str, tuple[int, ...]]:

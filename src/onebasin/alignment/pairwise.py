@@ -11,8 +11,10 @@ import numpy as np
 
 from onebasin.alignment.descent import Descent, Matcher, Orders, Trace
 from onebasin.alignment.frank_wolfe import FrankWolfe
-from onebasin.alignment.moments import Alignable, checked_moments
+from onebasin.alignment.magnitudes import check_features, in_range
+from onebasin.alignment.moments import Alignable, checked_readings
 from onebasin.alignment.objective import (
+    OBJECTIVES,
     AlignmentObjective,
     FeaturePair,
     Objective,
@@ -147,7 +149,7 @@ def align(
     """
     began = time.perf_counter()
     objective = objective_named(objective)
-    known = checked_moments(posterior, to, symmetry)
+    readings = checked_readings(posterior, to, symmetry)
     if max_sweeps < 1:
         raise ValueError(f"max_sweeps is {max_sweeps}; allow at least one sweep")
     if not (search is None or isinstance(search, FrankWolfe)):
@@ -155,8 +157,12 @@ def align(
     chosen = _checked_starts(starts, symmetry, key)
     seed = _seed(key)
     check_choice(order, OrderName, "order")
-    sides = known if isinstance(objective, Objective) else (posterior, to)
-    pair = objective.features(*sides, symmetry)
+    ours = isinstance(objective, Objective) and OBJECTIVES.get(objective.name) is objective
+    mine, theirs, unit = in_range(objective.name if ours else None, *readings)
+    sides = (mine, theirs) if isinstance(objective, Objective) else (posterior, to)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        pair = objective.features(*sides, symmetry)
+    check_features(pair, objective.name)
     reports: list[StartReport] = []
     best: tuple[Descent, Matcher] | None = None
     since = began
@@ -180,16 +186,17 @@ def align(
             )
         now = time.perf_counter()
         seconds, since = now - since, now
-        reports.append(StartReport(_name_of(start), end.score, end.sweeps, end.converged, seconds))
+        score = unit * end.score
+        reports.append(StartReport(_name_of(start), score, end.sweeps, end.converged, seconds))
         if best is None or end.score > best[0].score:
             best = end, matcher
     assert best is not None
     end, matcher = best
     return Alignment(
         permutation=matcher.table.permutation(),
-        score=end.score,
+        score=unit * end.score,
         objective=objective.name,
-        trace=tuple(matcher.trace.scores),
+        trace=tuple(unit * score for score in matcher.trace.scores),
         sweeps=end.sweeps,
         solves=matcher.trace.solves,
         converged=end.converged,
