@@ -13,3 +13,4 @@ from onebasin.symmetry.scale import find_scales as find_scales
 from onebasin.symmetry.symmetry import Symmetry as Symmetry
 from onebasin.symmetry.tracing import NoRuleWarning as NoRuleWarning
 from onebasin.symmetry.tracing import find_symmetry as find_symmetry
+from onebasin.symmetry.written import SymmetryFileError as SymmetryFileError

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -12,11 +13,13 @@ import numpy as np
 
 from onebasin.networks import NetworkLike, apply_of
 from onebasin.posterior.protocol import Posterior
+from onebasin.symmetry import written
 from onebasin.symmetry.action import move_tree
 from onebasin.symmetry.check import Report, check
 from onebasin.symmetry.groups import Group, Roles, find_groups
 from onebasin.symmetry.layout import Fixed, Layout, Layouts, Product, Units
 from onebasin.symmetry.permutation import Permutation, compose, inverse, with_transpositions
+from onebasin.tensor_files import Pathlike, check_new
 from onebasin.trees import PyTree, first_difference, shapes_by_path
 
 T = TypeVar("T")
@@ -120,6 +123,42 @@ class Symmetry:
         order = [*(leaf for places in groups.values() for leaf, *_ in places), *frozen]
         symmetry = cls({leaf: frozen[leaf] for leaf in order if leaf in frozen}, state_layouts)
         symmetry.groups  # noqa: B018  # sizes that disagree are an error now, not later
+        return symmetry
+
+    def save(self, path: Pathlike, *, overwrite: bool = False) -> Path:
+        """Write the symmetry to a JSON file, which is read and edited without the network.
+
+        Args:
+          path: the file to write.
+          overwrite: replace an existing file.
+
+        >>> import tempfile
+        >>> symmetry = Symmetry.by_hand({"w1": np.ones((2, 3)), "w2": np.ones((3, 1))},
+        ...                             {"hidden": [("w1", 1), ("w2", 0)]})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Symmetry.load(symmetry.save(f"{folder}/symmetry.json")) == symmetry
+        True
+        """
+        path = check_new(path, overwrite=overwrite)
+        content = written.describe(self.layouts, self.state_layouts, self.unused, self.roles)
+        written.write(path, content)
+        return path
+
+    @classmethod
+    def load(cls, path: Pathlike) -> "Symmetry":
+        """Read a symmetry from a JSON file, saved or written by hand; verify one with `check`.
+
+        Args:
+          path: a file that lists the axes of every leaf ([how](../own-network.md)).
+        """
+        try:
+            symmetry = cls(*written.rebuild(written.read(Path(path))))
+            symmetry.groups  # noqa: B018  # sizes that disagree are an error now, not later
+        except ValueError as error:
+            text = str(error)
+            raise written.SymmetryFileError(
+                text if text.startswith(str(path)) else f"{path}: {text}"
+            ) from None
         return symmetry
 
     def identity(self) -> Permutation:

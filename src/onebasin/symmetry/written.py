@@ -1,0 +1,167 @@
+"""A symmetry as JSON, to keep in a file or to write by hand.
+
+    {"format": "onebasin-symmetry", "version": 1,
+     "groups": {"hidden": 3},
+     "params": {"w1": [2, "hidden"], "b1": ["hidden"], "w2": ["hidden", 1]}}
+
+Every leaf lists its axes: a number is an axis of that length, which no permutation moves; a name is
+an axis of the units of that group. `{"product": [49, "conv"]}` is a flattened axis of 49 × units,
+the last part varying fastest, and `{"concat": ["a", "b"]}` one part after another; they nest. The
+entry `state` lists the running statistics in the same way. `unused` and `roles` are what a trace
+knows besides, and may be left out.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from onebasin.atomic import write_atomically
+from onebasin.symmetry.groups import Role, Roles
+from onebasin.symmetry.layout import Concat, Fixed, Layout, Layouts, Product, Units
+
+FORMAT, VERSION = "onebasin-symmetry", 1
+LARGEST_AXIS = 10**8  # positions; a longer axis is a slip, and would exhaust the memory
+DEEPEST = 50  # parts within parts
+KNOWN = {"format", "version", "groups", "params", "state", "unused", "roles"}
+
+
+class SymmetryFileError(ValueError):
+    """A file that does not describe a symmetry; the message names the entry."""
+
+
+def describe(
+    layouts: Layouts, state: Layouts, unused: tuple[str, ...], roles: Roles
+) -> dict[str, Any]:
+    """The JSON form of a symmetry."""
+    sizes: dict[str, int] = {}
+    content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "groups": sizes}
+    content["params"] = {
+        leaf: [_describe(a, sizes) for a in axes] for leaf, axes in layouts.items()
+    }
+    if state:
+        content["state"] = {
+            leaf: [_describe(a, sizes) for a in axes] for leaf, axes in state.items()
+        }
+    if unused:
+        content["unused"] = list(unused)
+    if roles:
+        content["roles"] = {
+            leaf: [roles.get((leaf, i)) for i in range(len(axes))]
+            for leaf, axes in layouts.items()
+            if any((leaf, i) in roles for i in range(len(axes)))
+        }
+    return content
+
+
+def _describe(layout: Layout, sizes: dict[str, int]) -> Any:
+    match layout:
+        case Fixed(size):
+            return size
+        case Units(group, size):
+            sizes[group] = size
+            return group
+        case Product(parts):
+            return {"product": [_describe(part, sizes) for part in parts]}
+        case Concat(parts):
+            return {"concat": [_describe(part, sizes) for part in parts]}
+
+
+def rebuild(content: Any) -> tuple[Layouts, Layouts, tuple[str, ...], Roles]:
+    """Layouts of params and state, unused leaves and roles, from the JSON form."""
+    if not isinstance(content, Mapping) or content.get("format") != FORMAT:
+        raise SymmetryFileError(f'it is not a symmetry: "format" must be "{FORMAT}"')
+    if content.get("version") != VERSION:
+        raise SymmetryFileError(
+            f"it has version {content.get('version')!r:.20}, and this OneBasin reads {VERSION}"
+        )
+    for name in content:
+        if name not in KNOWN:
+            raise SymmetryFileError(f"there is no entry '{name:.40}'; known are {sorted(KNOWN)}")
+    sizes = content.get("groups")
+    if not isinstance(sizes, Mapping) or not all(map(_is_length, sizes.values())):
+        raise SymmetryFileError('"groups" must give every group its number of units')
+    params = _layouts("params", content.get("params"), sizes)
+    if not params:
+        raise SymmetryFileError('"params" must list the axes of every leaf')
+    state = _layouts("state", content.get("state", {}), sizes)
+    unused = content.get("unused", [])
+    if not isinstance(unused, list) or not all(leaf in params for leaf in unused):
+        raise SymmetryFileError('"unused" must list leaves of "params"')
+    return params, state, tuple(unused), _roles(content.get("roles", {}), params)
+
+
+def _layouts(entry: str, leaves: Any, sizes: Mapping[str, int]) -> Layouts:
+    if not isinstance(leaves, Mapping) or not all(isinstance(a, list) for a in leaves.values()):
+        raise SymmetryFileError(f'"{entry}" must list the axes of every leaf')
+    return {
+        leaf: tuple(_layout(axis, sizes, f'axis {i} of "{leaf}"') for i, axis in enumerate(axes))
+        for leaf, axes in leaves.items()
+    }
+
+
+def _layout(axis: Any, sizes: Mapping[str, int], where: str, depth: int = 0) -> Layout:
+    if depth > DEEPEST:
+        raise SymmetryFileError(f"{where} has parts within parts without end")
+    layout: Layout
+    match axis:
+        case str(group):
+            if group not in sizes:
+                raise SymmetryFileError(f"{where} names '{group:.40}', which is not in \"groups\"")
+            layout = Units(group, sizes[group])
+        case {"product": [_, *_] as parts} if len(axis) == 1:
+            layout = Product(tuple(_layout(p, sizes, where, depth + 1) for p in parts))
+        case {"concat": [_, *_] as parts} if len(axis) == 1:
+            layout = Concat(tuple(_layout(p, sizes, where, depth + 1) for p in parts))
+        case length if _is_length(length):
+            layout = Fixed(length)
+        case _:
+            raise SymmetryFileError(
+                f"{where} is {axis!r:.40}; write a length, the name of a group, "
+                '{"product": [...]} or {"concat": [...]}'
+            )
+    if layout.size > LARGEST_AXIS:
+        raise SymmetryFileError(
+            f"{where} has {layout.size:.3g} positions, more than {LARGEST_AXIS}"
+        )
+    return layout
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_AXIS
+
+
+def _roles(entries: Any, params: Layouts) -> Roles:
+    known = (None, *get_args(Role))
+    if not isinstance(entries, Mapping):
+        raise SymmetryFileError('"roles" must list the role of every axis of a leaf')
+    roles: dict[tuple[str, int], Role] = {}
+    for leaf, found in entries.items():
+        fits = isinstance(found, list) and len(found) == len(params.get(leaf, ()))
+        if not fits or not all(isinstance(r, str | None) and r in known for r in found):
+            raise SymmetryFileError(f'"roles" of "{leaf:.40}" must be one for each of its axes')
+        roles |= {(leaf, i): role for i, role in enumerate(found) if role is not None}
+    return roles
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Write the JSON form, one leaf on a line, atomically."""
+    entries = []
+    for name, value in content.items():
+        if isinstance(value, Mapping) and value:
+            lines = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
+            entries.append(f"  {json.dumps(name)}: {{\n{lines}\n  }}")
+        else:
+            entries.append(f"  {json.dumps(name)}: {json.dumps(value)}")
+    text = "{\n" + ",\n".join(entries) + "\n}\n"
+    write_atomically(path, lambda part: Path(part).write_text(text, encoding="utf-8"), len(text))
+
+
+def read(path: Path) -> Any:
+    """The JSON value of a file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise SymmetryFileError(f"{path} is not JSON: {error}") from None
