@@ -52,6 +52,8 @@ def test_other_methods_from_the_command_line(tmp_path, capsys, method, flags, dr
 
 DEFAULTS = {
     "vi": "",
+    "ivon": "",
+    "swag": "",
     "map": "",
     "ensemble": "",
     "hmc": "--leapfrog-steps 2",

@@ -20,9 +20,9 @@ from onebasin.atomic import LOCK, TEMPORARY
 from onebasin.inference.checkpoint import CheckpointError, read_checkpoint
 from onebasin.inference.fitting import NonFiniteLossError, fit
 from onebasin.inference.history import figures_of
-from onebasin.inference.methods import HMC, MAP, VI, Ensemble
+from onebasin.inference.methods import HMC, IVON, MAP, SWAG, VI, Ensemble
 from onebasin.inference.signals import FitInterrupted
-from onebasin.posterior import read_header
+from onebasin.posterior import load, read_header
 from onebasin.problem import Problem
 
 SCRIPT = Path(__file__).with_name("fit_process.py")
@@ -159,6 +159,28 @@ def test_runs_and_members_resume_exactly(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        SWAG(epochs=10, batch_size=50, rank=3, start=0.3),
+        IVON(epochs=6, batch_size=50),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_an_interrupted_fit_resumes_exactly(tmp_path, method):
+    """Other methods than those that are killed above, stopped and resumed within this process."""
+    key, out = jax.random.key(2), tmp_path / "q.st"
+    whole = fit(problem(), method, key=key, progress="silent", chunk_steps=15)
+    interrupted(tmp_path, method, key, out=out, chunk_steps=15)
+    resumed = fit(
+        problem(), method, key=key, out=out, resume=True, progress="silent", chunk_steps=15
+    )
+    for posterior in (resumed.posterior, load(out)):
+        leaves = zip(jax.tree.leaves(whole.posterior), jax.tree.leaves(posterior), strict=True)
+        for x, y in leaves:
+            np.testing.assert_array_equal(x, y)
+
+
 def test_incomplete_files_of_a_killed_fit_are_removed(tmp_path):
     for target in ("q.st", "q.st.checkpoint"):
         left = tmp_path / TEMPORARY.format(target=target, random="abc")
@@ -217,7 +239,7 @@ def test_a_loss_that_is_not_finite_stops_the_fit(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: fit(p, "vi", key=jax.random.key(0)), "method must be one of VI, MAP"),  # pyright: ignore[reportArgumentType, reportCallIssue]
+        (lambda p: fit(p, "vi", key=jax.random.key(0)), "method must be one of VI, IVON"),  # pyright: ignore[reportArgumentType, reportCallIssue]
         (lambda p: fit(p.data, VI(), key=jax.random.key(0)), "must be an onebasin.Problem"),
         (lambda p: fit(p, VI(), key=0), "must be a JAX random key"),  # pyright: ignore[reportArgumentType, reportCallIssue]
         (lambda p: fit(p, VI(), key=jax.random.split(jax.random.key(0))), "one key"),

@@ -40,8 +40,10 @@ from .evaluation import wasserstein as wasserstein
 from .inference.fitting import FitResult as FitResult
 from .inference.fitting import fit as fit
 from .inference.methods import HMC as HMC
+from .inference.methods import IVON as IVON
 from .inference.methods import MAP as MAP
 from .inference.methods import NUTS as NUTS
+from .inference.methods import SWAG as SWAG
 from .inference.methods import VI as VI
 from .inference.methods import Ensemble as Ensemble
 from .networks import Network as Network

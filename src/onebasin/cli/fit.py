@@ -1,4 +1,4 @@
-"""`onebasin fit vi|map|ensemble|hmc|nuts`: fit a posterior and write it to a file."""
+"""`onebasin fit vi|swag|hmc|…`: fit a posterior and write it to a file."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +8,7 @@ import tyro
 
 from onebasin.choices import DataName, NetworkName
 from onebasin.cli import shared
-from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble
+from onebasin.inference.methods import HMC, IVON, MAP, NUTS, SWAG, VI, Ensemble
 from onebasin.progress import ProgressStyle
 
 if TYPE_CHECKING:
@@ -66,6 +66,28 @@ class FitVI:
 
 
 @dataclass(frozen=True)
+class FitIVON:
+    """Fit a mean-field Gaussian by natural gradients (IVON).
+
+    Example: onebasin fit ivon --data mnist --epochs 30 --out q.safetensors
+    """
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[IVON, Flat] = field(default_factory=IVON)
+
+
+@dataclass(frozen=True)
+class FitSWAG:
+    """Fit a Gaussian to an SGD trajectory (SWAG).
+
+    Example: onebasin fit swag --data mnist --epochs 60 --rank 20 --out swag.safetensors
+    """
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[SWAG, Flat] = field(default_factory=SWAG)
+
+
+@dataclass(frozen=True)
 class FitMAP:
     """Find the mode of the posterior.
 
@@ -111,12 +133,14 @@ class FitNUTS:
 
 COMMAND = {
     "vi": FitVI,
+    "ivon": FitIVON,
+    "swag": FitSWAG,
     "map": FitMAP,
     "ensemble": FitEnsemble,
     "hmc": FitHMC,
     "nuts": FitNUTS,
 }
-FitConfig = FitVI | FitMAP | FitEnsemble | FitHMC | FitNUTS
+FitConfig = FitVI | FitIVON | FitSWAG | FitMAP | FitEnsemble | FitHMC | FitNUTS
 
 
 def run(config: FitConfig) -> None:

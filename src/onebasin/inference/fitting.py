@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.atomic import WriteError
-from onebasin.inference import hmc, map_estimate, nuts, vi
+from onebasin.inference import hmc, ivon, map_estimate, nuts, swag, vi
 from onebasin.inference.checkpoint import check_same_fit, read_checkpoint, write_checkpoint
 from onebasin.inference.diagnostics import chain_statistics, record_statistics
 from onebasin.inference.draws import open_stores, read_statistics, record_types
@@ -25,13 +25,26 @@ from onebasin.inference.history import (
     write_rows,
 )
 from onebasin.inference.loop import ChunkReport, CompiledLoop, compile_loop, default_chunk
-from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method, SampleMethod, to_config
+from onebasin.inference.methods import (
+    HMC,
+    IVON,
+    MAP,
+    NUTS,
+    SWAG,
+    VI,
+    Ensemble,
+    LowRankMethod,
+    MeanFieldMethod,
+    Method,
+    SampleMethod,
+    to_config,
+)
 from onebasin.inference.program import Program
 from onebasin.inference.replicas import Replicas
 from onebasin.inference.room import bytes_needed, check_room
 from onebasin.inference.signals import FitInterrupted, StopRequest
 from onebasin.keys import check_key
-from onebasin.posterior import MeanField, PosteriorT, Samples, load, read_header, save
+from onebasin.posterior import LowRank, MeanField, PosteriorT, Samples, load, read_header, save
 from onebasin.problem import Problem
 from onebasin.progress import Progress, Reporter, check_progress, reporting
 from onebasin.tensor_files import Pathlike, finite
@@ -44,6 +57,8 @@ OF_THIS_TIME = (
 )
 BUILDERS: dict[type[Method], Callable[[Problem, Any], Program]] = {
     VI: vi.build,
+    IVON: ivon.build,
+    SWAG: swag.build,
     MAP: map_estimate.build,
     Ensemble: map_estimate.build,
     HMC: hmc.build,
@@ -60,7 +75,7 @@ class FitResult(Generic[PosteriorT]):
     """The result of `fit`.
 
     Attributes:
-      posterior: a `MeanField` (`VI`) or `Samples` (all other methods).
+      posterior: a `MeanField` (`VI`, `IVON`), a `LowRank` (`SWAG`) or `Samples` (the others).
       history: one row per chunk of steps.
       stats: durations, memory and, for chains, acceptance, divergences, energy, R-hat and ESS.
       problem: what was fitted.
@@ -105,12 +120,20 @@ class FitOptions(TypedDict, total=False):
 
 @overload
 def fit(
-    problem: Problem, method: VI, *, runs: None = None, **options: Unpack[FitOptions]
+    problem: Problem, method: MeanFieldMethod, *, runs: None = None, **options: Unpack[FitOptions]
 ) -> FitResult[MeanField]: ...
 @overload
 def fit(
-    problem: Problem, method: VI, *, runs: int, **options: Unpack[FitOptions]
+    problem: Problem, method: MeanFieldMethod, *, runs: int, **options: Unpack[FitOptions]
 ) -> list[FitResult[MeanField]]: ...
+@overload
+def fit(
+    problem: Problem, method: LowRankMethod, *, runs: None = None, **options: Unpack[FitOptions]
+) -> FitResult[LowRank]: ...
+@overload
+def fit(
+    problem: Problem, method: LowRankMethod, *, runs: int, **options: Unpack[FitOptions]
+) -> list[FitResult[LowRank]]: ...
 @overload
 def fit(
     problem: Problem, method: SampleMethod, *, runs: None = None, **options: Unpack[FitOptions]
@@ -138,7 +161,7 @@ def fit(
 
     Args:
       problem: what to fit.
-      method: how: `VI`, `MAP`, `Ensemble`, `HMC` or `NUTS`.
+      method: how: `VI`, `IVON`, `SWAG`, `MAP`, `Ensemble`, `HMC` or `NUTS`.
       key: random key, from which all randomness of the fit follows.
       runs: number of independent fits in one program. Run r equals the fit with
         `key=jax.random.fold_in(key, r)`.

@@ -1,5 +1,6 @@
 """The mode of the posterior by minibatch gradients, and ensembles of modes."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -27,16 +28,12 @@ def build(problem: Problem, method: MAP | Ensemble) -> Program:
     batches = Minibatches.of(problem, method.batch_size)
     optimiser = direction(method.optimiser, method.momentum)
     learning_rate = batches.learning_rate(method, method.learning_rate, method.schedule)
+    loss = posterior_loss(problem)
 
     def init(key: jax.Array, data: Batch) -> MAPState:
         del data
         params = problem.init(subkey(key, "init"))
         return MAPState(params, optimiser.init(params))
-
-    def loss(params: PyTree, batch: Batch) -> tuple[jax.Array, Info]:
-        log_posterior, aux = problem.log_posterior(params, batch)
-        value = -log_posterior / problem.num_examples
-        return value, {"loss": value, **aux}
 
     def step(state: MAPState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[MAPState, Info]:
         (batch,) = batches.take(data, key, t)
@@ -58,3 +55,14 @@ def build(problem: Problem, method: MAP | Ensemble) -> Program:
         seconds_per_step=seconds_per_step(flops, num_parameters(problem.shapes)),
         likely_cause=f"a learning rate of {method.learning_rate:g} that is too high",
     )
+
+
+def posterior_loss(problem: Problem) -> Callable[[PyTree, Batch], tuple[jax.Array, Info]]:
+    """(params, batch) → −log posterior per example, and what a step reports."""
+
+    def loss(params: PyTree, batch: Batch) -> tuple[jax.Array, Info]:
+        log_posterior, aux = problem.log_posterior(params, batch)
+        value = -log_posterior / problem.num_examples
+        return value, {"loss": value, **aux}
+
+    return loss

@@ -40,8 +40,8 @@ class _Options:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MinibatchMethod(_Options):
-    """The options of every method that follows minibatch gradients."""
+class BatchMethod(_Options):
+    """The options of every method that draws minibatches."""
 
     epochs: int = 50
     """Passes over the training data."""
@@ -49,22 +49,28 @@ class MinibatchMethod(_Options):
     """Examples per step (all of them if there are fewer)."""
     learning_rate: float = 1e-3
     """Learning rate."""
-    optimiser: OptimiserName = "adam"
-    """Adam, or stochastic gradient descent."""
     momentum: float = 0.9
     """β₁ of Adam, or the heavy-ball momentum of SGD."""
     schedule: ScheduleName = "cosine"
     """Course of the learning rate over the steps."""
     warmup_epochs: int = 0
     """Epochs over which the learning rate rises from 0."""
-    learning_rate_on: Literal["mean", "sum"] = "mean"
-    """Whether the learning rate is meant for the loss per example or summed over the data."""
 
     def __post_init__(self) -> None:
         self._check(COUNT, "epochs", "batch_size")
         self._check(POSITIVE, "learning_rate")
         self._check(FRACTION, "momentum")
         self._check(COUNT_OR_ZERO, "warmup_epochs")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MinibatchMethod(BatchMethod):
+    """The options of every method that follows minibatch gradients with an optimiser."""
+
+    optimiser: OptimiserName = "adam"
+    """Adam, or stochastic gradient descent."""
+    learning_rate_on: Literal["mean", "sum"] = "mean"
+    """Whether the learning rate is meant for the loss per example or summed over the data."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -129,6 +135,75 @@ class Ensemble(MinibatchMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check(COUNT, "members")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class IVON(BatchMethod):
+    """Mean-field variational inference by natural gradients, at about the cost of Adam.
+
+    The improved variational online Newton method (Shen et al. 2024): a running estimate of the
+    Hessian's diagonal is both the step size and the variance. The posterior is a `MeanField`.
+
+    >>> import onebasin as ob
+    >>> ob.IVON(epochs=30, learning_rate=0.1)
+    IVON(epochs=30, learning_rate=0.1)
+    """
+
+    epochs: int = 100
+    """Passes over the training data."""
+    learning_rate: float = 0.1
+    """Learning rate of the means, relative to a full Newton step."""
+    momentum: float = 0.9
+    """Factor by which the average of the gradient forgets at every step."""
+    num_samples: int = 1
+    """Monte Carlo samples of the weights per step."""
+    initial_hessian: float = 0.1
+    """Curvature of the loss per example with which every weight starts."""
+    hessian_momentum: float = 0.999
+    """Factor by which the average of the curvature forgets at every step."""
+    clip_radius: float = 1.0
+    """Largest Newton step of any weight, before it is multiplied by the learning rate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check(COUNT, "num_samples")
+        self._check(POSITIVE, "initial_hessian", "clip_radius")
+        self._check(FRACTION, "hessian_momentum")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SWAG(MinibatchMethod):
+    """A Gaussian with the moments of an SGD trajectory; the posterior is a `LowRank`.
+
+    After `start` of the epochs the learning rate stays at `collect_rate`, and the weights are
+    collected at regular steps (Maddox et al. 2019).
+
+    >>> import onebasin as ob
+    >>> ob.SWAG(epochs=30, rank=10)
+    SWAG(epochs=30, rank=10)
+    """
+
+    epochs: int = 100
+    """Passes over the training data."""
+    learning_rate: float = 0.05
+    """Learning rate at the start."""
+    optimiser: OptimiserName = "sgd"
+    """Adam, or stochastic gradient descent."""
+    start: float = 0.5
+    """Fraction of the epochs before weights are collected."""
+    collect_rate: float = 0.01
+    """Constant learning rate while weights are collected."""
+    collect_per_epoch: int = 1
+    """Times per epoch that weights are collected."""
+    rank: int = 20
+    """Number of the last deviations that become the low-rank part."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check(FRACTION, "start")
+        self._check(POSITIVE, "collect_rate")
+        self._check(COUNT, "collect_per_epoch")
+        self._check((lambda v: type(v) is int and v >= 2, "a whole number ≥ 2"), "rank")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -213,7 +288,11 @@ class NUTS(ChainMethod):
 
 SampleMethod: TypeAlias = MAP | Ensemble | HMC | NUTS
 """The methods whose posterior is `Samples`."""
-Method: TypeAlias = VI | SampleMethod
+MeanFieldMethod: TypeAlias = VI | IVON
+"""The methods whose posterior is a `MeanField`."""
+LowRankMethod: TypeAlias = SWAG
+"""The methods whose posterior is a `LowRank`."""
+Method: TypeAlias = MeanFieldMethod | LowRankMethod | SampleMethod
 
 
 def to_config(method: Method) -> dict[str, Any]:

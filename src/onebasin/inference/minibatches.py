@@ -14,7 +14,7 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 
-from onebasin.inference.methods import MinibatchMethod, ScheduleName
+from onebasin.inference.methods import BatchMethod, MinibatchMethod, ScheduleName
 from onebasin.inference.optimisers import schedule
 from onebasin.inference.program import Program
 from onebasin.keys import subkey
@@ -54,15 +54,16 @@ class Minibatches:
         return [Batch(pick(data.x, a, b), pick(data.y, a, b)) for a, b in pairwise(bounds)]
 
     def learning_rate(
-        self, method: MinibatchMethod, rate: float, name: ScheduleName
+        self, method: BatchMethod, rate: float, name: ScheduleName
     ) -> Callable[[jax.Array], jax.Array]:
         """t → the learning rate at step t, for the loss per example."""
         steps, warmup = method.epochs * self.per_epoch, method.warmup_epochs * self.per_epoch
         factor = schedule(name, steps, warmup)
-        peak = rate * (self.examples if method.learning_rate_on == "sum" else 1)
+        on_sum = isinstance(method, MinibatchMethod) and method.learning_rate_on == "sum"
+        peak = rate * (self.examples if on_sum else 1)
         return lambda t: jnp.asarray(peak * factor(t))
 
-    def program(self, problem: Problem, method: MinibatchMethod) -> partial[Program]:
+    def program(self, problem: Problem, method: BatchMethod) -> partial[Program]:
         """The fields of a `Program` that all minibatch methods share."""
         return partial(
             Program,

@@ -67,6 +67,7 @@ class Program:
     steps_per_epoch: int | None = None
     draws: DrawPlan | None = None
     summarise: Summary = mean_per_step
+    posterior_trees: int = 2  # params-sized trees in the file of a replica's posterior
 
 
 def seconds_per_step(flops: float, num_params: int) -> float:

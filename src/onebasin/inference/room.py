@@ -42,8 +42,8 @@ def bytes_needed(
         # The old checkpoint is kept until the new one is complete.
         needed[files.checkpoint] = _bytes(states) * (1 if files.checkpoint.exists() else 2)
     if program.draws is None:
-        # A mean and a standard deviation, or a member.
-        return needed | dict.fromkeys(files.outs(), 2 * weights * program.replicas)
+        size = program.posterior_trees * weights * program.replicas
+        return needed | dict.fromkeys(files.outs(), size)
     one_draw = weights + 4 + sum(dtype.itemsize for dtype in records.values())
     draws = program.replicas * program.draws.per_replica
     for run in range(files.runs or 1):
