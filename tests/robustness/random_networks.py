@@ -151,6 +151,56 @@ def heads(b: Builder, units: int) -> tuple[Layer, int]:
     return apply, units
 
 
+def fused_heads(b: Builder, units: int) -> tuple[Layer, int]:
+    """Queries, keys and values from one kernel, reshaped in some order and indexed."""
+    sizes = {"c": 3, "h": int(b.rng.integers(1, 4)), "d": int(b.rng.integers(2, 4))}
+    order = [str(name) for name in b.rng.permutation(list("chd"))]
+    total, at = 3 * sizes["h"] * sizes["d"], order.index("c")
+    kernel, bias, output = b.param(units, total), b.param(total), b.param(total // 3, units)
+    first, swapped, skipped = bool(b.rng.integers(2)), bool(b.rng.integers(2)), b.choose(0, 0, 1)
+    rest = [name for name in order if name != "c"]
+
+    def apply(p: Params, z: Any) -> Any:
+        fused = (z @ p[kernel] + p[bias]).reshape(len(z), *(sizes[name] for name in order))
+        if first:
+            q, k, v = jnp.moveaxis(fused, 1 + at, 0)
+        else:
+            q, k, v = (jnp.take(fused, i, axis=1 + at) for i in (0, 1 - skipped, 2))
+        if rest != ["h", "d"]:
+            q, k, v = (a.swapaxes(1, 2) for a in (q, k, v))
+        scores = jnp.einsum("nhd,ngd->nhg" if swapped else "nhd,mhd->hnm", q, k)
+        to = "nhg,ngd->nhd" if swapped else "hnm,mhd->nhd"
+        mixed = jnp.einsum(to, jax.nn.softmax(scores), v)
+        return mixed.reshape(len(z), -1) @ p[output]
+
+    return apply, units
+
+
+def reshaped(b: Builder, units: int) -> tuple[Layer, int]:
+    """Units as a matrix, used in one of many ways, and flat again."""
+    rows, columns = int(b.rng.integers(2, 4)), int(b.rng.integers(2, 4))
+    into, gain, shift = b.param(units, rows * columns), b.param(columns), b.param(rows, columns)
+    mixer = b.param(rows, rows)
+    how = int(b.rng.integers(8))
+
+    def apply(p: Params, z: Any) -> Any:
+        y = (z @ p[into]).reshape(len(z), rows, columns)
+        y = jnp.tanh(y + p[shift])
+        y = [
+            lambda y: y,
+            lambda y: y * p[gain],
+            lambda y: y / (1 + (y**2).sum(-1, keepdims=True)),
+            lambda y: y / (1 + (y**2).sum(-2, keepdims=True)),
+            lambda y: jnp.einsum("nrc,rs->nsc", y, p[mixer]),
+            lambda y: y[:, :1] * y,
+            lambda y: y[:, ::-1],
+            lambda y: jnp.concatenate([y[:, 1:], y[:, :1]], axis=1),
+        ][how](y)
+        return y.reshape(len(z), -1)
+
+    return apply, rows * columns
+
+
 def extremes(b: Builder, units: int) -> tuple[Layer, int]:
     """Symmetric and other reductions beside the units themselves."""
     reduce = b.choose(jnp.max, jnp.sum, jnp.mean)
@@ -161,6 +211,7 @@ VECTOR_LAYERS = (
     *(dense,) * 4,
     *(residual, gate, concatenate, layer_norm) * 2,
     *(tied, recurrent, scramble, slices, cumulative, weighted_by_position, heads, extremes),
+    *(fused_heads, reshaped) * 2,
 )
 
 

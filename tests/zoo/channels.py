@@ -222,6 +222,7 @@ def equinox_attention():
 
 
 FUSED = [at("qkv", 1, start=8 * i, after=4) for i in range(3)]
+FUSED_BIAS = [at("bias", 0, start=8 * i, after=4) for i in range(3)]
 FUSED_INNER = [at("qkv", 1, start=8 * i, before=2) for i in range(3)]
 
 
@@ -244,6 +245,71 @@ def fused_query_key_value():
         return mixed.reshape(*x.shape[:-1], 8) @ params["out"]
 
     return Network(apply, params), normal((2, 5, 6))
+
+
+@entry(
+    [
+        (2, [*FUSED, *FUSED_BIAS, at("out", 0, after=4)]),
+        (4, [*FUSED_INNER[:2], *(at("bias", 0, start=8 * i, before=2) for i in range(2))]),
+        (4, [FUSED_INNER[2], at("bias", 0, start=16, before=2), at("out", 0, before=2)]),
+    ],
+    inert="bias",  # that of the keys, which softmax cancels
+)  # fmt: skip
+def fused_query_key_value_by_reshape():
+    """The same by a reshape to (3, heads, 4), a transposition and an index, as in many ViTs."""
+    params = {"qkv": normal((6, 24)), "bias": normal((24,), 2), "out": normal((8, 3), 1)}
+
+    def apply(params, x):
+        fused = (x @ params["qkv"] + params["bias"]).reshape(*x.shape[:-1], 3, 2, 4)
+        q, k, v = jnp.transpose(fused, (2, 0, 3, 1, 4))
+        weights = jax.nn.softmax(q @ jnp.swapaxes(k, -1, -2) / 2, axis=-1)
+        mixed = jnp.swapaxes(weights @ v, 1, 2)
+        return mixed.reshape(*x.shape[:-1], 8) @ params["out"]
+
+    return Network(apply, params), normal((2, 5, 6))
+
+
+@entry([
+    (2, [at("w", 1, after=12), at("out", 0, after=4)]),
+    (4, [at("w", 1, start=4 * i, before=2, step=12) for i in range(2)]),
+    (4, [at("w", 1, start=8, before=2, step=12), at("out", 0, before=2)]),
+])  # fmt: skip
+def fused_query_key_value_inside_heads():
+    """A kernel of heads × (query, key, value) × 4, as in GPT-NeoX."""
+    params = {"w": normal((6, 24)), "out": normal((8, 3), 1)}
+
+    def apply(params, x):
+        fused = (x @ params["w"]).reshape(*x.shape[:-1], 2, 3, 4)
+        q, k, v = (fused[..., i, :] for i in range(3))
+        weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k), axis=-1)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+        return mixed.reshape(*x.shape[:-1], 8) @ params["out"]
+
+    return Network(apply, params), normal((2, 5, 6))
+
+
+@entry(
+    [
+        (2, [at("in", 0, start=8 * i, after=4) for i in range(3)] + [at("out", 1, after=4)]),
+        (4, [at("in", 0, start=8 * i, before=2) for i in range(2)]),
+        (4, [at("in", 0, start=16, before=2), at("out", 1, before=2)]),
+    ]
+)
+def fused_in_projection():
+    """As `nn.MultiheadAttention` does it: unflatten to (3, 8), move the 3 in front, split heads."""
+    params = {"in": normal((24, 8)), "out": normal((3, 8), 1)}
+
+    def apply(params, x):
+        b, n, e = x.shape
+        fused = (x @ params["in"].T).reshape(b, n, 3, e)[None].swapaxes(0, -2)[..., 0, :]
+        q, k, v = (
+            fused[i].transpose(1, 0, 2).reshape(n, b * 2, 4).swapaxes(0, 1) for i in range(3)
+        )
+        weights = jax.nn.softmax(q @ k.swapaxes(1, 2), axis=-1)
+        mixed = (weights @ v).swapaxes(0, 1).reshape(n, b, e).swapaxes(0, 1)
+        return mixed @ params["out"].T
+
+    return Network(apply, params), normal((2, 5, 8))
 
 
 @entry([(5, [at("gated", 1, start=0), at("gated", 1, start=5), at("out", 0)])])

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from onebasin.networks import Apply
 from onebasin.symmetry import Symmetry
 from onebasin.symmetry import axes as ax
+from onebasin.symmetry.joints import undivided
 from onebasin.symmetry.recording import Recorder
 from onebasin.symmetry.rules import Value
 from onebasin.trees import PyTree
@@ -51,12 +52,13 @@ class Channels:
         for event in traced.trace.shifts:
             channels = traced.axes[event.leaf][-1]
             new = event.kind == "add" and event.leaf not in named and event.result.site is not None
-            if new and ax.atoms_in(channels):
+            alone = not isinstance(undivided(channels), ax.Digit)
+            if new and alone and ax.atoms_in(channels):
                 scales = _scales(symmetry, event.leaf, len(traced.axes[event.leaf]) - 1)
                 found.append((Layer(event.leaf, scales, event.leaf), event.result, channels))
                 named.add(event.leaf)
         sites = [
-            (result.site, [ax.resolve(a) for a in result.axes].index(ax.resolve(channels)), layer)
+            (result.site, [undivided(a) for a in result.axes].index(undivided(channels)), layer)
             for layer, result, channels in found
             if result.site is not None
         ]

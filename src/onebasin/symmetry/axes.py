@@ -9,6 +9,8 @@ An axis is a tree of these nodes:
 - `Uniform`: the array does not vary along these positions, so every permutation leaves it
   unchanged. It constrains nothing.
 - `Product` (row-major) and `Concat` of nodes.
+- `Digit`: one of several axes of an array that together are one axis in row-major order, as after
+  a reshape. Nothing is divided as long as nothing treats them apart; see `symmetry/joints.py`.
 
 The invariant: if the parameters are permuted along their atoms in any way, every array in the
 computation is permuted along its own axes in the same way. Each primitive's rule unifies or fixes
@@ -16,7 +18,7 @@ what it must to keep this true. Unification only adds constraints, so a rule tha
 can lose symmetry but never correctness.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import TypeAlias, Union
@@ -29,7 +31,7 @@ from onebasin.symmetry.layout import Product as Product
 @dataclass(eq=False)
 class Atom:
     size: int
-    definition: "Axis | None" = None  # the axis it has been unified with or split into
+    definition: "Node | None" = None  # the axis it has been unified with or split into
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,46 @@ class Uniform:
     size: int
 
 
-Axis: TypeAlias = Union[Atom, Fixed, Uniform, "Product[Axis]", "Concat[Axis]"]
-Divide: TypeAlias = Callable[[Axis, int], tuple[Axis, Axis]]
+@dataclass(eq=False)
+class Joint:
+    """Several axes of one array that are one axis in row-major order, until they are divided.
+
+    An array with one of its digits has all of them, each once; `joints.complete` sees to it.
+    """
+
+    sizes: tuple[int, ...]
+    node: "Node | None" = None  # the one axis; None as long as nothing has set an order
+    parts: "tuple[Axis, ...] | None" = None  # what the digits have become, once divided
+
+    def flat(self) -> "Node":
+        """The one axis."""
+        if self.node is None:
+            self.node = atom(prod(self.sizes))
+        return self.node
+
+
+@dataclass(frozen=True)
+class Digit:
+    """One axis of a joint."""
+
+    joint: Joint
+    index: int
+
+    @property
+    def size(self) -> int:
+        return self.joint.sizes[self.index]
+
+
+Node: TypeAlias = Union[Atom, Fixed, Uniform, "Product[Node]", "Concat[Node]"]
+Axis: TypeAlias = Node | Digit
+Divide: TypeAlias = Callable[[Axis, int], tuple[Node, Node]]
 
 
 class CannotTie(Exception):
     """Two axes have no common refinement, e.g. 2×3 against 3×2."""
 
 
-def atom(size: int) -> Axis:
+def atom(size: int) -> Atom | Uniform:
     """A fresh axis; a single position cannot be permuted."""
     return Atom(size) if size > 1 else Uniform(size)
 
@@ -55,13 +88,17 @@ def fixed_shape(shape: Sequence[int]) -> tuple[Axis, ...]:
     return tuple(Fixed(n) if n != 1 else Uniform(1) for n in shape)
 
 
-def resolve(axis: Axis) -> Axis:
-    """The axis in normal form, with all definitions substituted.
+def resolve(axis: Axis) -> Node:
+    """The axis in normal form, with all definitions substituted; a digit becomes independent.
 
     Chains of definitions can be as long as the axis. They are therefore normalised innermost
     first, without recursion.
     """
-    pending: list[tuple[Axis, bool]] = [(axis, False)]
+    axis = settle(axis)
+    while isinstance(axis, Digit):
+        part(axis.joint, {axis.index})
+        axis = settle(axis)
+    pending: list[tuple[Node, bool]] = [(axis, False)]
     seen: set[int] = set()
     while pending:
         node, visited = pending.pop()
@@ -76,7 +113,7 @@ def resolve(axis: Axis) -> Axis:
     return _normal(axis)
 
 
-def _normal(axis: Axis) -> Axis:
+def _normal(axis: Node) -> Node:
     """The normal form, if the definitions of all atoms inside are in normal form already."""
     match axis:
         case Atom():
@@ -89,11 +126,52 @@ def _normal(axis: Axis) -> Axis:
             return axis
 
 
-def product(parts: Sequence[Axis]) -> Axis:
+def settle(axis: Axis) -> Axis:
+    """What the axis has become so far; unlike `resolve`, this divides nothing."""
+    while isinstance(axis, Digit) and axis.joint.parts is not None:
+        axis = axis.joint.parts[axis.index]
+    return axis
+
+
+def digits(sizes: Sequence[int], node: Axis | None) -> tuple[Axis, ...]:
+    """One axis seen as axes of the given sizes, all above one, in row-major order."""
+    node = None if node is None else resolve(node)
+    if len(sizes) == 1:
+        return (atom(sizes[0]) if node is None else node,)
+    if isinstance(node, Fixed | Uniform):
+        return tuple(type(node)(size) for size in sizes)
+    joint = Joint(tuple(sizes), node)
+    return tuple(Digit(joint, i) for i in range(len(sizes)))
+
+
+def part(joint: Joint, chosen: Collection[int]) -> None:
+    """Make some digits of a joint independent of the others."""
+    count = len(joint.sizes)
+    if joint.parts is not None or len(chosen) in (0, count):
+        return
+    low, high = min(chosen), max(chosen) + 1
+    if joint.node is None:
+        runs = [sorted(chosen), [i for i in range(count) if i not in chosen]]
+    elif high - low == len(chosen):
+        runs = [list(range(low)), list(range(low, high)), list(range(high, count))]
+    else:
+        runs = [[i] for i in range(count)]
+    runs = [run for run in runs if run]
+    sizes = [[joint.sizes[i] for i in run] for run in runs]
+    nodes: list[Axis | None] = [None] * len(runs)
+    if joint.node is not None:
+        nodes[:] = split(joint.node, [prod(own) for own in sizes])
+    parts: dict[int, Axis] = {}
+    for run, own, node in zip(runs, sizes, nodes, strict=True):
+        parts.update(zip(run, digits(own, node), strict=True))
+    joint.parts = tuple(parts[i] for i in range(count))
+
+
+def product(parts: Sequence[Axis]) -> Node:
     """Row-major product in normal form: flat, no factors of one, adjacent equal kinds merged."""
-    factors: list[Axis] = []
-    for part in map(resolve, parts):
-        for factor in part.parts if isinstance(part, Product) else (part,):
+    factors: list[Node] = []
+    for whole in map(resolve, parts):
+        for factor in whole.parts if isinstance(whole, Product) else (whole,):
             if factor.size == 1:
                 continue
             last = factors[-1] if factors else None
@@ -106,18 +184,18 @@ def product(parts: Sequence[Axis]) -> Axis:
     if len(factors) == 1:
         return factors[0]
     if isinstance(factors[0], Concat):  # (a+b)×c = a×c + b×c, so that cuts are outermost
-        return concat([product([part, *factors[1:]]) for part in factors[0].parts])
+        return concat([product([piece, *factors[1:]]) for piece in factors[0].parts])
     return Product(tuple(factors))
 
 
-def concat(parts: Sequence[Axis]) -> Axis:
+def concat(parts: Sequence[Axis]) -> Node:
     """Concatenation in normal form: flat, no empty parts, adjacent fixed parts merged.
 
     A single position cannot move alone, so it counts as fixed here.
     """
-    pieces: list[Axis] = []
-    for part in map(resolve, parts):
-        for piece in part.parts if isinstance(part, Concat) else (part,):
+    pieces: list[Node] = []
+    for whole in map(resolve, parts):
+        for piece in whole.parts if isinstance(whole, Concat) else (whole,):
             if piece.size == 0:
                 continue
             piece = Fixed(1) if piece.size == 1 else piece
@@ -162,6 +240,11 @@ def join(a: Axis, b: Axis) -> Axis:
     """Unify two axes position by position; the result varies wherever either does."""
     if a.size != b.size:
         raise ValueError(f"axes of {a.size} and {b.size} positions cannot be unified")
+    a, b = settle(a), settle(b)
+    if a == b or isinstance(b, Uniform):
+        return a
+    if isinstance(a, Uniform):
+        return b
     try:
         return resolve(_join(a, b))
     except CannotTie:
@@ -230,7 +313,7 @@ def _in_steps(axis: Axis, step: int) -> list[Axis]:
     return [*pieces, axis]
 
 
-def _with_fresh_atoms(axis: Axis) -> Axis:
+def _with_fresh_atoms(axis: Node) -> Node:
     match axis:
         case Uniform(size):
             return atom(size)
@@ -242,7 +325,7 @@ def _with_fresh_atoms(axis: Axis) -> Axis:
             return axis
 
 
-def _split_off(axis: Axis, outer: int) -> tuple[Axis, Axis]:
+def _split_off(axis: Axis, outer: int) -> tuple[Node, Node]:
     """One axis as outer × inner, as in a row-major reshape."""
     axis = resolve(axis)
     inner, rest = divmod(axis.size, outer)
@@ -285,7 +368,7 @@ def _split_off(axis: Axis, outer: int) -> tuple[Axis, Axis]:
             return Fixed(outer), resolve(common)
 
 
-def _cut_off(axis: Axis, length: int) -> tuple[Axis, Axis]:
+def _cut_off(axis: Axis, length: int) -> tuple[Node, Node]:
     """The first `length` positions of an axis and the rest."""
     axis = resolve(axis)
     match axis:

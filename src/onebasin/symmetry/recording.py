@@ -19,6 +19,7 @@ from jax.extend import core
 from onebasin.networks import Apply
 from onebasin.symmetry import axes as ax
 from onebasin.symmetry.axes import Atom, Axis
+from onebasin.symmetry.joints import undivided, views
 from onebasin.symmetry.layout import Layout, occurrences
 from onebasin.symmetry.rules import Value
 from onebasin.symmetry.rules_control import body_of
@@ -127,12 +128,12 @@ class Recorder:
                 continue
             (axis,) = contraction.outputs
             channels = self.traced.axes[contraction.kernel][axis]
-            if not ax.atoms_in(channels):
+            if isinstance(ax.settle(channels), ax.Digit) or not ax.atoms_in(channels):
                 continue  # its outputs are not hidden units
             gain = shift = None
             result = contraction.result
             for event in trace.shifts:
-                own = [ax.resolve(a) for a in self.traced.axes[event.leaf][-1:]]
+                own = [undivided(a) for a in self.traced.axes[event.leaf][-1:]]
                 recorded = event.layer == number and event.result.site is not None
                 if not recorded or own != [ax.resolve(channels)]:
                     continue
@@ -164,7 +165,7 @@ class Recorder:
             data = contraction.data
             if data.site is None:
                 continue
-            for atom in (atom for axis in data.axes for atom in ax.atoms_in(axis)):
+            for atom in (atom for _, axis in views(data.axes) for atom in ax.atoms_in(axis)):
                 if atom in self._names and self._reads(contraction.kernel, atom):
                     sources[self._names[atom]].setdefault(data.site, data)
         return {name: values for name, values in sources.items() if values}
@@ -183,15 +184,17 @@ class Recorder:
         roles = self.traced.trace.roles
         return any(
             atom in ax.atoms_in(axis) and "outgoing" in roles.get((kernel, i), ())
-            for i, axis in enumerate(self.traced.axes[kernel])
+            for together, axis in views(self.traced.axes[kernel])
+            for i in together
         )
 
     def _rows(self, array: jax.Array, value: Value, name: str) -> jax.Array:
         """One row for each unit of a group, from an array that carries them along some axis."""
-        for axis, node in enumerate(value.axes):
+        for together, node in views(value.axes):
             for group, positions in occurrences(to_layout(node, self._names)):
                 if group == name:
-                    moved = jax.numpy.moveaxis(array, axis, 0)[positions.reshape(-1)]
+                    moved = jax.numpy.moveaxis(array, together, range(len(together)))
+                    moved = moved.reshape(node.size, -1)[positions.reshape(-1)]
                     return moved.reshape(len(positions), -1)
         raise AssertionError(f"the array chosen for group '{name}' does not carry its units")
 
@@ -205,7 +208,7 @@ class Recorder:
             rows = []
             for layer, result in found:
                 channels = ax.resolve(self.traced.axes[layer.kernel][layer.axis])
-                axis = [ax.resolve(a) for a in result.axes].index(channels)
+                axis = [undivided(a) for a in result.axes].index(channels)
                 array = jax.numpy.moveaxis(arrays[result.site], axis, 0)
                 rows.append(array.reshape(array.shape[0], -1))
             return rows

@@ -11,8 +11,9 @@ from typing import Literal, TypeAlias
 
 from jax.extend.core import JaxprEqn
 
-from onebasin.symmetry.axes import Axis, Uniform, atoms_in, fix, fixed_shape, join
+from onebasin.symmetry.axes import Axis, Uniform, atoms_in, fix, fixed_shape
 from onebasin.symmetry.groups import Role
+from onebasin.symmetry.joints import complete, join_arrays
 
 ShiftKind: TypeAlias = Literal["add", "multiply"]
 SEVERAL = -1  # the value depends on more than one contraction
@@ -163,16 +164,15 @@ def follow(eqn: JaxprEqn, operands: list[Value], trace: Trace) -> list[Value]:
     sizes = [tuple(axis.size for axis in value.axes) for value in results]
     if sizes != [output_shape(eqn, i) for i in range(len(sizes))]:
         results = fix_all(eqn, operands, trace)
-    return [_with_lineage(value, name, operands) for value in results]
+    whole = [replace(value, axes=complete(value.axes)) for value in results]
+    return [_with_lineage(value, name, operands) for value in whole]
 
 
 def elementwise(shape: Sequence[int], values: Sequence[Value]) -> tuple[Axis, ...]:
     """Unify the operands position by position; axes of length one constrain nothing."""
-    axes: list[Axis] = []
-    for i, size in enumerate(shape):
-        joined: Axis = Uniform(size)
-        for value in values:
-            if len(value.axes) == len(shape) and value.axes[i].size == size:
-                joined = join(joined, value.axes[i])
-        axes.append(joined)
+    axes: list[Axis] = [Uniform(size) for size in shape]
+    for value in values:
+        if len(value.axes) == len(shape):
+            pairs = zip(value.axes, shape, strict=True)
+            axes = join_arrays(axes, [a if a.size == n else Uniform(n) for a, n in pairs])
     return tuple(axes)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from jax.extend.core import JaxprEqn
 
 from onebasin.symmetry.axes import Axis, Uniform, fix, fix_as, fixed_shape, join, product, split
+from onebasin.symmetry.joints import contract, join_arrays
 from onebasin.symmetry.rules import Contraction, Trace, Value, fix_all, output_shape, rule
 
 
@@ -13,11 +14,8 @@ def _dot_general(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[V
     """Contracted and batched pairs are unified; the sum is symmetric in what it contracts."""
     left, right = values
     (contract_left, contract_right), (batch_left, batch_right) = eqn.params["dimension_numbers"]
-    for i, j in zip(contract_left, contract_right, strict=True):
-        join(left.axes[i], right.axes[j])
-    batch = [
-        join(left.axes[i], right.axes[j]) for i, j in zip(batch_left, batch_right, strict=True)
-    ]
+    contract([left.axes[i] for i in contract_left], [right.axes[j] for j in contract_right])
+    batch = join_arrays([left.axes[i] for i in batch_left], [right.axes[j] for j in batch_right])
     free_left = _rest(left, contract_left, batch_left)
     free_right = _rest(right, contract_right, batch_right)
     axes = [*batch, *(left.axes[i] for i in free_left), *(right.axes[j] for j in free_right)]

@@ -1,10 +1,13 @@
 """Rules for primitives that work elementwise, reduce, or rearrange positions."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
+import numpy as np
 from jax.extend.core import JaxprEqn
 
 from onebasin.symmetry import axes as ax
+from onebasin.symmetry import joints
 from onebasin.symmetry.axes import Axis, Uniform
 from onebasin.symmetry.rules import Trace, Value, elementwise, fix_all, output_shape, rule
 
@@ -91,8 +94,8 @@ def _reshape(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value
     value, shape = values[0], output_shape(eqn)
     if eqn.params.get("dimensions") is not None or 0 in shape:
         return fix_all(eqn, values, trace)
-    axes: list[Axis] = [Uniform(1)] * len(shape)
     sources = [frozenset[int]()] * len(shape)
+    blocks: list[tuple[list[int], list[int]]] = []
     old = [i for i, axis in enumerate(value.axes) if axis.size > 1]
     new = [i for i, n in enumerate(shape) if n > 1]
     while old:
@@ -105,14 +108,11 @@ def _reshape(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value
             else:
                 targets.append(new.pop(0))
                 want *= shape[targets[-1]]
-        merged = ax.product([value.axes[i] for i in block])
+        blocks.append((block, targets))
         origin = frozenset().union(*(value.source(i) for i in block))
-        for target, part in zip(
-            targets, ax.split(merged, [shape[i] for i in targets]), strict=True
-        ):
-            axes[target] = part
+        for target in targets:
             sources[target] = origin
-    return [value.relaid(axes, sources)]
+    return [value.relaid(joints.reshape(value.axes, blocks, shape), sources)]
 
 
 @rule("concatenate")
@@ -133,8 +133,11 @@ def _stack(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
 @rule("unstack")
 def _unstack(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     value, gone = values[0], eqn.params["axis"]
-    ax.fix(value.axes[gone])
-    return [Value((*value.axes[:gone], *value.axes[gone + 1 :]))] * len(eqn.outvars)
+    results = []
+    for i in range(len(eqn.outvars)):
+        axes = joints.take(value.axes, gone, i, i + 1)
+        results.append(Value((*axes[:gone], *axes[gone + 1 :])))
+    return results
 
 
 @rule("tile")
@@ -176,16 +179,12 @@ def _pad(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     return [Value(tuple(axes))]
 
 
-def slice_axis(axis: Axis, start: int, stop: int, stride: int = 1) -> Axis:
+def every_nth(axis: Axis, start: int, stop: int, stride: int) -> Axis:
     """Positions start, start + stride, … of an axis.
 
     A stride that divides the axis selects one column of rows × stride, so that interleaved pairs
     (rotary embeddings) keep the symmetry of their rows.
     """
-    if stride == 1:
-        if (start, stop) == (0, axis.size):
-            return axis
-        return ax.cut(axis, [start, stop - start, axis.size - stop])[1]
     taken = len(range(start, stop, stride))
     if axis.size % stride == 0 and start < stride and taken * stride == axis.size:
         rows, column = ax.split(axis, [axis.size // stride, stride])
@@ -199,19 +198,22 @@ def _slice(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     value = values[0]
     starts, stops = eqn.params["start_indices"], eqn.params["limit_indices"]
     strides = eqn.params["strides"] or (1,) * len(starts)
-    axes = [
-        slice_axis(axis, *bounds)
-        for axis, *bounds in zip(value.axes, starts, stops, strides, strict=True)
-    ]
+    axes = list(value.axes)
+    for i, (start, stop, stride) in enumerate(zip(starts, stops, strides, strict=True)):
+        if stride == 1:
+            axes[:] = joints.take(axes, i, start, stop)
+        else:
+            axes[i] = every_nth(axes[i], start, stop, stride)
     return [value.relaid(axes, value.sources)]
 
 
 @rule("split")
 def _split(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
     value, dimension = values[0], eqn.params["axis"]
+    ends = np.cumsum([0, *eqn.params["sizes"]]).tolist()
     return [
-        value.relaid((*value.axes[:dimension], part, *value.axes[dimension + 1 :]), value.sources)
-        for part in ax.cut(value.axes[dimension], list(eqn.params["sizes"]))
+        value.relaid(joints.take(value.axes, dimension, start, stop), value.sources)
+        for start, stop in pairwise(ends)
     ]
 
 
