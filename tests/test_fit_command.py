@@ -58,6 +58,8 @@ DEFAULTS = {
     "ensemble": "",
     "hmc": "--leapfrog-steps 2",
     "nuts": "--max-doublings 2",
+    "mclmc": "--thin 1",
+    "adjusted-mclmc": "--leapfrog-steps 2",
 }
 
 
@@ -70,11 +72,17 @@ def test_every_method_runs_to_its_file_at_its_default_size(tmp_path, capsys, met
     assert [path.name for path in tmp_path.iterdir()] == ["q.safetensors"]
     posterior, header = load(out), read_header(out)
     assert max(np.size(value) for value in header.provenance["stats"].values()) <= 64
-    draws = {"map": 1, "ensemble": 5, "hmc": 4000, "nuts": 4000}
+    draws = dict.fromkeys(("hmc", "nuts", "mclmc", "adjusted-mclmc"), 4000)
+    draws |= {"map": 1, "ensemble": 5}
     if method in draws:
         assert posterior.num_draws == draws[method]
-    names = {"acceptance", "divergent", "energy", "log_density"}
-    expected = {"hmc": names, "nuts": names | {"leapfrog_steps"}}.get(method, set())
+    names = {"acceptance", "divergent", "log_density"}
+    expected = {
+        "hmc": names | {"energy"},
+        "nuts": names | {"energy", "leapfrog_steps"},
+        "mclmc": {"energy_error", "divergent", "log_density"},
+        "adjusted-mclmc": names,
+    }.get(method, set())
     found = read_statistics(out)
     assert found.keys() == expected
     for name, values in found.items():

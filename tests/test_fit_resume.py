@@ -20,7 +20,7 @@ from onebasin.atomic import LOCK, TEMPORARY
 from onebasin.inference.checkpoint import CheckpointError, read_checkpoint
 from onebasin.inference.fitting import NonFiniteLossError, fit
 from onebasin.inference.history import figures_of
-from onebasin.inference.methods import HMC, IVON, MAP, SWAG, VI, Ensemble
+from onebasin.inference.methods import HMC, IVON, MAP, MCLMC, SWAG, VI, Ensemble
 from onebasin.inference.signals import FitInterrupted
 from onebasin.posterior import load, read_header
 from onebasin.problem import Problem
@@ -164,6 +164,7 @@ def test_runs_and_members_resume_exactly(tmp_path):
     [
         SWAG(epochs=10, batch_size=50, rank=3, start=0.3),
         IVON(epochs=6, batch_size=50),
+        MCLMC(draws=20, warmup=10, thin=2, chains=2, mode_epochs=20),
     ],
     ids=lambda method: type(method).__name__,
 )

@@ -42,9 +42,11 @@ from .inference.fitting import fit as fit
 from .inference.methods import HMC as HMC
 from .inference.methods import IVON as IVON
 from .inference.methods import MAP as MAP
+from .inference.methods import MCLMC as MCLMC
 from .inference.methods import NUTS as NUTS
 from .inference.methods import SWAG as SWAG
 from .inference.methods import VI as VI
+from .inference.methods import AdjustedMCLMC as AdjustedMCLMC
 from .inference.methods import Ensemble as Ensemble
 from .networks import Network as Network
 from .paths import Path as Path

@@ -8,7 +8,17 @@ import tyro
 
 from onebasin.choices import DataName, NetworkName
 from onebasin.cli import shared
-from onebasin.inference.methods import HMC, IVON, MAP, NUTS, SWAG, VI, Ensemble
+from onebasin.inference.methods import (
+    HMC,
+    IVON,
+    MAP,
+    MCLMC,
+    NUTS,
+    SWAG,
+    VI,
+    AdjustedMCLMC,
+    Ensemble,
+)
 from onebasin.progress import ProgressStyle
 
 if TYPE_CHECKING:
@@ -131,6 +141,29 @@ class FitNUTS:
     method: Annotated[NUTS, Flat] = field(default_factory=NUTS)
 
 
+@dataclass(frozen=True)
+class FitMCLMC:
+    """Draw by microcanonical Langevin Monte Carlo (no correction, small bias).
+
+    Example: onebasin fit mclmc --limit 500 --width 50 --depth 1 --chains 8 --mode-epochs 20
+    --out mclmc.safetensors
+    """
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[MCLMC, Flat] = field(default_factory=MCLMC)
+
+
+@dataclass(frozen=True)
+class FitAdjustedMCLMC:
+    """Draw by microcanonical trajectories with a Metropolis correction.
+
+    Example: onebasin fit adjusted-mclmc --limit 500 --width 50 --depth 1 --out draws.safetensors
+    """
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[AdjustedMCLMC, Flat] = field(default_factory=AdjustedMCLMC)
+
+
 COMMAND = {
     "vi": FitVI,
     "ivon": FitIVON,
@@ -139,8 +172,20 @@ COMMAND = {
     "ensemble": FitEnsemble,
     "hmc": FitHMC,
     "nuts": FitNUTS,
+    "mclmc": FitMCLMC,
+    "adjusted-mclmc": FitAdjustedMCLMC,
 }
-FitConfig = FitVI | FitIVON | FitSWAG | FitMAP | FitEnsemble | FitHMC | FitNUTS
+FitConfig = (
+    FitVI
+    | FitIVON
+    | FitSWAG
+    | FitMAP
+    | FitEnsemble
+    | FitHMC
+    | FitNUTS
+    | FitMCLMC
+    | FitAdjustedMCLMC
+)
 
 
 def run(config: FitConfig) -> None:

@@ -1,47 +1,96 @@
 """What the programs of all Markov chains share."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from onebasin.inference.full_batch import chunked
-from onebasin.inference.methods import HMC, NUTS
-from onebasin.inference.program import DrawPlan, Info, Program, seconds_per_step
-from onebasin.problem import Problem
+from onebasin.inference.map_estimate import MAPState
+from onebasin.inference.methods import FullBatchMethod
+from onebasin.inference.opening import opening
+from onebasin.inference.program import DrawPlan, Info, Program, Summary, seconds_per_step
+from onebasin.keys import subkey
+from onebasin.problem import Batch, Problem
 from onebasin.trees import PyTree, num_parameters
+
+REPORTS = ("loss", "transitions", "acceptance", "divergences", "step_size")
+
+
+class Begun(NamedTuple):
+    """A chain and the training that leads to its start."""
+
+    mode: MAPState
+    sampler: Any
 
 
 def chain_program(
     problem: Problem,
-    method: HMC | NUTS,
+    method: FullBatchMethod,
     *,
-    init: Callable[[jax.Array, PyTree], Any],
-    step: Callable[[Any, jax.Array, jax.Array, PyTree], tuple[Any, Info]],
+    start: Callable[[PyTree, jax.Array, Batch], Any],
+    step: Callable[[Any, jax.Array, jax.Array, Batch], tuple[Any, Info]],
     steps_per_transition: int = 1,
     gradients_per_step: int = 1,
+    reports: tuple[str, ...] = REPORTS,
+    summarise: Summary | None = None,
 ) -> Program:
-    """One replica per chain; a state has the fields `chain` and `records`."""
+    """One replica per chain; a state has the fields `chain` and `records`.
+
+    `start(position, key, data)` is the state of a chain at a position: that of `problem.init`, or
+    with `mode_epochs` a mode that an opening of as many steps of the loop leads to.
+    """
     gradient_flops = 3 * problem.flops * problem.num_examples
     gradient_seconds = seconds_per_step(gradient_flops, 2 * num_parameters(problem.shapes))
+    epochs = method.mode_epochs
+
+    def init(key: jax.Array, data: Batch) -> Any:
+        return start(problem.init(subkey(key, "init")), key, data)
+
+    train = opening(problem, max(epochs, 1), method.mode_rate)
+
+    def first(key: jax.Array, data: Batch) -> Begun:
+        return Begun(train.init(key), init(key, data))
+
+    def advance(state: Begun, key: jax.Array, t: jax.Array, data: Batch) -> tuple[Begun, Info]:
+        def sample() -> tuple[Begun, Info]:
+            chain, info = step(state.sampler, key, jnp.maximum(t - epochs, 0), data)
+            return Begun(state.mode, chain), info
+
+        like = jax.eval_shape(sample)[1]
+
+        def learn() -> tuple[Begun, Info]:
+            mode, info = train.epoch(state.mode, key, t, data)
+            begin = lambda: start(mode.params, key, data)
+            chain = jax.lax.cond(t == epochs - 1, begin, lambda: state.sampler)
+            zeros = {name: jnp.zeros((), like[name].dtype) for name in like}
+            return Begun(mode, chain), zeros | {"loss": info["loss"].astype(like["loss"].dtype)}
+
+        return jax.lax.cond(t < epochs, learn, sample)
+
+    def read(state: Any) -> PyTree:
+        own = state.sampler if epochs else state
+        return {"params": own.chain.position, "records": own.records}
+
     return Program(
         replicas=method.chains,
         uses_run_key=False,
-        steps=(method.warmup + method.draws * method.thin) * steps_per_transition,
+        steps=epochs + (method.warmup + method.draws * method.thin) * steps_per_transition,
         data=chunked(problem, method.data_chunk),
-        reports=("loss", "transitions", "acceptance", "divergences", "step_size"),
-        init=init,
-        step=step,
+        reports=reports,
+        init=first if epochs else init,
+        step=advance if epochs else step,
         seconds_per_step=gradients_per_step * gradient_seconds,
         likely_cause="starting weights on which the network overflows",
         draws=DrawPlan(
             per_replica=method.draws,
-            first=(method.warmup + method.thin) * steps_per_transition - 1,
+            first=epochs + (method.warmup + method.thin) * steps_per_transition - 1,
             every=method.thin * steps_per_transition,
-            read=lambda state: {"params": state.chain.position, "records": state.records},
+            read=read,
         ),
-        summarise=summarise,
+        summarise=summarise or summary,
     )
 
 
@@ -56,7 +105,7 @@ def report(problem: Problem, records: Info, step_size: jax.Array, ended: jax.Arr
     }
 
 
-def summarise(sums: dict[str, np.ndarray], steps: int) -> dict[str, np.ndarray]:
+def summary(sums: dict[str, np.ndarray], steps: int) -> dict[str, np.ndarray]:
     """Mean acceptance of the transitions that ended, number of divergences, means of the rest."""
     ended = sums["transitions"]
     return {

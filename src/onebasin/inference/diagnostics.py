@@ -149,7 +149,7 @@ def chain_statistics(
 ) -> dict[str, Any]:
     """Acceptance, divergences and energy per chain; R-hat and ESS of predictions."""
     stats = record_statistics(records)
-    if "energy_fraction" not in stats:
+    if stats["log_density"].shape[1] < FEWEST_DRAWS:
         return stats
     x = np.asarray(problem.data.test.x) if isinstance(problem.data, HasTest) else problem.x
     values = predictions(problem, samples, x[:PREDICTION_INPUTS])
@@ -164,16 +164,16 @@ def chain_statistics(
 
 
 def record_statistics(records: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Acceptance, divergences and energy per chain, from the records of the draws."""
+    """Acceptance, divergences and energy per chain, where the draws have records of them."""
     stats: dict[str, Any] = {
-        "acceptance": records["acceptance"].mean(1),
-        "divergences": records["divergent"].sum(1).astype(int),
-        "energy": records["energy"],
-        "log_density": records["log_density"],
+        name: records[name].mean(1)
+        for name in ("acceptance", "leapfrog_steps", "energy_error")
+        if name in records
     }
-    if "leapfrog_steps" in records:
-        stats["leapfrog_steps"] = records["leapfrog_steps"].mean(1)
-    if records["energy"].shape[1] >= FEWEST_DRAWS:
+    if "divergent" in records:
+        stats["divergences"] = records["divergent"].sum(1).astype(int)
+    stats |= {name: records[name] for name in ("energy", "log_density") if name in records}
+    if "energy" in records and records["energy"].shape[1] >= FEWEST_DRAWS:
         stats["energy_fraction"] = energy_fraction(records["energy"])
     return stats
 

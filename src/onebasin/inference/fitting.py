@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.atomic import WriteError
-from onebasin.inference import hmc, ivon, map_estimate, nuts, swag, vi
+from onebasin.inference import adjusted_mclmc, hmc, ivon, map_estimate, mclmc, nuts, swag, vi
 from onebasin.inference.checkpoint import check_same_fit, read_checkpoint, write_checkpoint
 from onebasin.inference.diagnostics import chain_statistics, record_statistics
 from onebasin.inference.draws import open_stores, read_statistics, record_types
@@ -29,9 +29,11 @@ from onebasin.inference.methods import (
     HMC,
     IVON,
     MAP,
+    MCLMC,
     NUTS,
     SWAG,
     VI,
+    AdjustedMCLMC,
     Ensemble,
     LowRankMethod,
     MeanFieldMethod,
@@ -63,6 +65,8 @@ BUILDERS: dict[type[Method], Callable[[Problem, Any], Program]] = {
     Ensemble: map_estimate.build,
     HMC: hmc.build,
     NUTS: nuts.build,
+    MCLMC: mclmc.build,
+    AdjustedMCLMC: adjusted_mclmc.build,
 }
 
 
@@ -161,7 +165,8 @@ def fit(
 
     Args:
       problem: what to fit.
-      method: how: `VI`, `IVON`, `SWAG`, `MAP`, `Ensemble`, `HMC` or `NUTS`.
+      method: how: `VI`, `IVON`, `SWAG`, `MAP`, `Ensemble`, `HMC`, `NUTS`,
+        `MCLMC` or `AdjustedMCLMC`.
       key: random key, from which all randomness of the fit follows.
       runs: number of independent fits in one program. Run r equals the fit with
         `key=jax.random.fold_in(key, r)`.

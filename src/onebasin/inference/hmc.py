@@ -50,8 +50,8 @@ def build(problem: Problem, method: HMC) -> Program:
     length = method.leapfrog_steps
     inverse_mass = inverse_masses(method, problem.shapes)
 
-    def init(key: jax.Array, data: Batch) -> ChainState:
-        position = problem.init(subkey(key, "init"))
+    def start(position: PyTree, key: jax.Array, data: Batch) -> ChainState:
+        del key
         density = log_density(problem, data, origin=position)
         logdensity, gradient = jax.value_and_grad(density)(position)
         chain = HMCState(position, logdensity, gradient)
@@ -116,7 +116,7 @@ def build(problem: Problem, method: HMC) -> Program:
         count = ended.astype(chain.logdensity.dtype)
         return state, report(problem, state.records, state.tuning.step_size, count)
 
-    return chain_program(problem, method, init=init, step=step, steps_per_transition=length)
+    return chain_program(problem, method, start=start, step=step, steps_per_transition=length)
 
 
 def inverse_masses(method: HMC, shapes: PyTree) -> np.ndarray:

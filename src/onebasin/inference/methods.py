@@ -228,10 +228,15 @@ class ChainMethod(_Options):
     """Acceptance probability that the adaptation of the step size aims at."""
     data_chunk: int = 2000
     """Examples per chunk of a full-batch gradient; bounds its memory."""
+    mode_epochs: int = 0
+    """Epochs of Adam before the warm-up, so that every chain begins near a mode of its own."""
+    mode_rate: float = 1e-3
+    """Learning rate of these epochs."""
 
     def __post_init__(self) -> None:
         self._check(COUNT, "draws", "thin", "chains", "data_chunk")
-        self._check(COUNT_OR_ZERO, "warmup")
+        self._check(COUNT_OR_ZERO, "warmup", "mode_epochs")
+        self._check(POSITIVE, "mode_rate")
         self._check(POSITIVE, "step_size")
         self._check(FRACTION, "target_acceptance")
 
@@ -266,6 +271,75 @@ class HMC(ChainMethod):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class AdjustedMCLMC(ChainMethod):
+    """Microcanonical Hamiltonian trajectories of fixed length with a Metropolis correction.
+
+    The momentum has unit length and a new direction after every trajectory (Robnik et al. 2023).
+    The draws have no bias; the posterior is `Samples`.
+
+    >>> import onebasin as ob
+    >>> ob.AdjustedMCLMC(draws=200, leapfrog_steps=20)
+    AdjustedMCLMC(draws=200, leapfrog_steps=20)
+    """
+
+    step_size: float = 1e-3
+    """Distance that a typical weight moves in a step: the start, or what the warm-up grows to."""
+    target_acceptance: float = 0.9
+    """Acceptance probability that the adaptation of the step size aims at."""
+    leapfrog_steps: int = 25
+    """Steps of the integrator per transition, with two gradients each."""
+    jitter: float = 0.1
+    """Relative half-width of the uniform jitter of the step size at each transition; 0 for none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check(COUNT, "leapfrog_steps")
+        self._check(FRACTION, "jitter")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MCLMC(_Options):
+    """Microcanonical Langevin Monte Carlo, without a Metropolis correction.
+
+    Every step counts: there are no rejections, and each step changes the direction a little
+    (Robnik and Seljak 2023). The draws have a bias, which `energy_error` bounds. With `mode_epochs`
+    and many chains it is a microcanonical Langevin ensemble. The posterior is `Samples`.
+
+    >>> import onebasin as ob
+    >>> ob.MCLMC(chains=12, draws=100, thin=20, mode_epochs=20)
+    MCLMC(draws=100, thin=20, chains=12, mode_epochs=20)
+    """
+
+    draws: int = 1000
+    """Draws kept from each chain."""
+    warmup: int = 1000
+    """Steps before the first draw is kept; step size and length are tuned during them."""
+    thin: int = 10
+    """Steps between two draws."""
+    chains: int = 4
+    """Independent chains, run in parallel."""
+    step_size: float = 1e-3
+    """Distance that a typical weight moves in a step; the start of its tuning."""
+    energy_error: float = 5e-4
+    """Variance of the energy error per step and weight that the tuning of the step size aims at."""
+    length: float | None = None
+    """Distance of a typical weight after which the direction is forgotten; by default tuned."""
+    data_chunk: int = 2000
+    """Examples per chunk of a full-batch gradient; bounds its memory."""
+    mode_epochs: int = 0
+    """Epochs of Adam before the warm-up, so that every chain begins near a mode of its own."""
+    mode_rate: float = 1e-3
+    """Learning rate of these epochs."""
+
+    def __post_init__(self) -> None:
+        self._check(COUNT, "draws", "thin", "chains", "data_chunk")
+        self._check(COUNT_OR_ZERO, "warmup", "mode_epochs")
+        self._check(POSITIVE, "step_size", "energy_error", "mode_rate")
+        if self.length is not None:
+            self._check(POSITIVE, "length")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class NUTS(ChainMethod):
     """The no-U-turn sampler; the posterior is `Samples`.
 
@@ -286,7 +360,9 @@ class NUTS(ChainMethod):
         self._check(COUNT, "max_doublings")
 
 
-SampleMethod: TypeAlias = MAP | Ensemble | HMC | NUTS
+FullBatchMethod: TypeAlias = HMC | NUTS | AdjustedMCLMC | MCLMC
+"""The Markov chains with full-batch gradients."""
+SampleMethod: TypeAlias = MAP | Ensemble | FullBatchMethod
 """The methods whose posterior is `Samples`."""
 MeanFieldMethod: TypeAlias = VI | IVON
 """The methods whose posterior is a `MeanField`."""
@@ -298,6 +374,8 @@ Method: TypeAlias = MeanFieldMethod | LowRankMethod | SampleMethod
 def to_config(method: Method) -> dict[str, Any]:
     """A method as JSON data, the form in which files keep it."""
     config = {"name": type(method).__name__, **asdict(method)}
+    if not config.get("mode_epochs", 1):  # without an opening, as in files of earlier versions
+        config = {k: v for k, v in config.items() if not k.startswith("mode_")}
     return {k: dict(v) if k == "masses" else v for k, v in config.items()}
 
 

@@ -14,7 +14,7 @@ from onebasin.inference.program import Info, Program
 from onebasin.inference.warmup import Tuning, build_warmup
 from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
-from onebasin.trees import num_parameters
+from onebasin.trees import PyTree, num_parameters
 
 TYPICAL_LEAPFROG_STEPS = 31  # only for the length of a chunk
 
@@ -29,8 +29,8 @@ def build(problem: Problem, method: NUTS) -> Program:
     warmup = build_warmup(method)
     kernel = blackjax.nuts.build_kernel()
 
-    def init(key: jax.Array, data: Batch) -> NUTSState:
-        position = problem.init(subkey(key, "init"))
+    def start(position: PyTree, key: jax.Array, data: Batch) -> NUTSState:
+        del key
         chain = blackjax.nuts.init(position, log_density(problem, data))
         zero = jnp.zeros_like(chain.logdensity)
         names = ("acceptance", "divergent", "energy", "leapfrog_steps")
@@ -64,5 +64,5 @@ def build(problem: Problem, method: NUTS) -> Program:
         return NUTSState(chain, tuning, records), report(problem, records, tuning.step_size, ended)
 
     return chain_program(
-        problem, method, init=init, step=step, gradients_per_step=TYPICAL_LEAPFROG_STEPS
+        problem, method, start=start, step=step, gradients_per_step=TYPICAL_LEAPFROG_STEPS
     )

@@ -18,7 +18,7 @@ from blackjax.adaptation.mass_matrix import MassMatrixAdaptationState, mass_matr
 from blackjax.adaptation.step_size import DualAveragingAdaptationState, dual_averaging_adaptation
 from blackjax.adaptation.window_adaptation import build_schedule
 
-from onebasin.inference.methods import HMC, NUTS
+from onebasin.inference.methods import ChainMethod
 from onebasin.trees import PyTree
 
 
@@ -36,7 +36,7 @@ class Warmup(NamedTuple):
     update: Callable[[Tuning, jax.Array, PyTree, jax.Array], Tuning]
 
 
-def build_warmup(method: HMC | NUTS) -> Warmup:
+def build_warmup(method: ChainMethod) -> Warmup:
     start_averaging, average, averaged = dual_averaging_adaptation(method.target_acceptance)
     start_moments, add, close_window = mass_matrix_adaptation(is_diagonal_matrix=True)
     schedule = build_schedule(method.warmup) if method.warmup else None
