@@ -302,6 +302,7 @@ def shifted(network):
 def test_with_params_gives_linen_variables():
     module = LinenNet()
     network = from_linen(module, trained_linen(module, X), train=False)
+    assert network.state is not None
     params, state, expected = shifted(network)
     variables = network.with_params(params, state)
     np.testing.assert_array_equal(module.apply(variables, X, train=False), expected)
@@ -343,6 +344,7 @@ def test_with_params_of_a_plain_network_and_of_other_params():
 def test_a_draw_and_the_mean_of_a_posterior_are_modules():
     module = LinenNet()
     network = from_linen(module, trained_linen(module, X), train=False)
+    assert network.state is not None
     stack = lambda tree: jax.tree.map(lambda leaf: jnp.stack([leaf, leaf + 1]), tree)
     posterior = Samples(stack(network.params), state=stack(network.state))
     variables = network.mean(posterior)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jax
 
@@ -16,12 +16,14 @@ from onebasin.evaluation.profiles import profile
 from onebasin.experiments.setting import Setting, dataset, flops, gradient_flops, problem, symmetry
 from onebasin.experiments.stage import File, Stage, Work, step
 from onebasin.inference.fitting import fit, lasting_stats
-from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble, Method
+from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble
 from onebasin.paths import geodesic, mixture_path, repair
 from onebasin.posterior import load, save
 from onebasin.tensor_files import finite
 
 POSTERIOR = "posterior.safetensors"
+TimedMethod: TypeAlias = VI | MAP | Ensemble | HMC | NUTS
+"""The methods whose time `fit_seconds` estimates."""
 
 # Floating-point operations per second on the reference machine of `speed`.
 TRAINING_RATE = {"mlp": 85e9, "lenet": 30e9, "resnet20": 31e9}
@@ -46,7 +48,7 @@ class Fit:
     """One posterior, or `runs` independent ones fitted in one program."""
 
     setting: Setting
-    method: Method
+    method: TimedMethod
     seed: int = 0
     runs: int | None = None
 
@@ -101,7 +103,7 @@ def fit_posterior(config: Fit, inputs: dict[str, Path], work: Work) -> dict[str,
 
 
 def fits(
-    setting: Setting, method: Method, count: int, *, seed: int = 0, together: int = 0
+    setting: Setting, method: TimedMethod, count: int, *, seed: int = 0, together: int = 0
 ) -> list[File]:
     """The files of `count` independent posteriors.
 
