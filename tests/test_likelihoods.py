@@ -168,7 +168,7 @@ def test_types_of_targets():
         (lambda: Gaussian().check_outputs((6, 3), TARGETS), "one output per target"),
         (lambda: Gaussian(0.0), "noise_std must be a positive number, got 0.0"),
         (lambda: Gaussian(float("inf")), "noise_std must be a positive number, got inf"),
-        (lambda: likelihood_of("poisson"), "no likelihood 'poisson'; choose categorical or"),  # pyright: ignore[reportArgumentType]
+        (lambda: likelihood_of("probit"), "no likelihood 'probit'; choose categorical, bern"),  # pyright: ignore[reportArgumentType]
         (
             lambda: check_output(jnp.zeros((3, 2)), 4),
             r"returned \(3, 2\) for a batch of 4; it must",

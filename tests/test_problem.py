@@ -128,7 +128,7 @@ class WithStatistics(nn.Module):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: classifier(likelihood="poisson"), "no likelihood 'poisson'"),
+        (lambda: classifier(likelihood="probit"), "no likelihood 'probit'"),
         (lambda: classifier(temperature=0.0), "temperature must be a positive number"),
         (lambda: classifier(prior_variance=-1.0), "prior_variance of 'b' must be a positive"),
         (lambda: classifier(prior_variance={"w": 1.0}), "leaf 'b' is missing"),

@@ -9,7 +9,9 @@ from typing import Literal, TypeAlias, get_args
 DataName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100"]
 SplitName: TypeAlias = Literal["train", "test"]
 NetworkName: TypeAlias = Literal["mlp", "lenet", "resnet20"]
-LikelihoodName: TypeAlias = Literal["categorical", "gaussian"]
+LikelihoodName: TypeAlias = Literal[
+    "categorical", "bernoulli", "gaussian", "learned-noise", "heteroscedastic", "poisson"
+]
 
 WeightObjective: TypeAlias = Literal["w2", "l2", "kl", "reverse-kl", "kl-reduced", "log-density"]
 DataObjective: TypeAlias = Literal["activations", "correlations"]

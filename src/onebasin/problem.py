@@ -18,13 +18,16 @@ from flax import linen as nn
 from onebasin.data.examples import TrainingData, training_examples
 from onebasin.likelihoods import (
     Categorical,
+    HasOwnParams,
     Likelihood,
     LikelihoodLike,
+    WithOwnParams,
     check_output,
     check_positive,
     likelihood_of,
     settings_of,
 )
+from onebasin.likelihoods.own_params import InitWithOwnParams
 from onebasin.networks import KINDS, Apply, Network, NetworkLike, to_config
 from onebasin.trees import (
     PyTree,
@@ -56,12 +59,15 @@ class Problem:
     log p(θ | data) = (ρ/T) Σᵢ log p(yᵢ | f(xᵢ; θ)) + log N(θ; 0, v) + const.
 
     Args:
-      apply: `apply(params, x) -> outputs`, batch first; logits for the categorical likelihood.
+      apply: `apply(params, x) -> outputs`, batch first: logits, means or log rates, as the
+        likelihood has it.
       init: `init(key) -> params`, the starting point of a fit.
       data: a data set with `.train`, a split with `.x` and `.y`, or a pair (x, y).
-      likelihood: "categorical" (integer labels), "gaussian" (real targets), a value from
-        `onebasin.likelihoods` such as `Gaussian(noise_std=0.1)`, or a function
-        `log_likelihood(outputs, y) -> [batch]`.
+      likelihood: "categorical" (integer labels), "bernoulli" (0 or 1, one logit), "gaussian",
+        "learned-noise" or "heteroscedastic" (real targets), "poisson" (counts), a value from
+        `onebasin.likelihoods` such as `Gaussian(noise_std=0.1)`, a class of your own, or a function
+        `log_likelihood(outputs, y) -> [batch]`. With "learned-noise" `apply` and `init` of the
+        problem differ from those given: params hold `log_noise` too.
       prior_variance: v, one number, or one per leaf: a mapping from key paths such as
         "Dense_0/kernel", or a tree like params.
       temperature: T, which divides the log likelihood; 1 gives the Bayesian posterior.
@@ -97,13 +103,21 @@ class Problem:
         check_positive(self.temperature, "temperature")
         check_positive(self.augmentation, "augmentation")
         x, y = training_examples(self.data)
-        shapes = jax.eval_shape(self.init, jax.random.key(0))
+        y = likelihood.targets(y)
+        functions = {"apply": self.apply, "init": self.init}
+        if isinstance(likelihood, HasOwnParams) and not isinstance(self.apply, WithOwnParams):
+            functions = {
+                "apply": WithOwnParams(self.apply, likelihood),
+                "init": InitWithOwnParams(self.init, likelihood, y),
+            }
+        shapes = jax.eval_shape(functions["init"], jax.random.key(0))
         derived = {
+            **functions,
             "log_likelihood": likelihood,
             "x": x,
-            "y": likelihood.targets(y),
+            "y": y,
             "shapes": shapes,
-            "prior_variances": _prior_tree(self.prior_variance, shapes),
+            "prior_variances": _prior_tree(self.prior_variance, shapes, likelihood),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -234,10 +248,18 @@ def likelihood_for(network: NetworkLike, given: LikelihoodLike | None) -> Likeli
     return likelihood_of(given)
 
 
-def _prior_tree(given: float | Mapping[str, float] | PyTree, shapes: PyTree) -> PyTree:
-    """One variance per leaf, from one number, a mapping from key paths or a tree."""
+def _prior_tree(
+    given: float | Mapping[str, float] | PyTree, shapes: PyTree, likelihood: Likelihood
+) -> PyTree:
+    """One variance per leaf, from one number, a mapping from key paths or a tree.
+
+    Parameters of the likelihood have the variance that it gives them, unless they are named.
+    """
     expected = dict.fromkeys(leaves_by_path(shapes), ())
-    if not expected:
+    own: dict[str, float] = {}
+    if isinstance(likelihood, HasOwnParams):
+        own = dict.fromkeys(likelihood.own_names, likelihood.prior_variance)
+    if not expected.keys() - own.keys():
         raise ValueError("init(key) returned no arrays; a network needs at least one parameter")
     by_path: dict[str, Any]
     if np.isscalar(given):
@@ -246,6 +268,7 @@ def _prior_tree(given: float | Mapping[str, float] | PyTree, shapes: PyTree) -> 
         by_path = dict(given)
     else:
         by_path = leaves_by_path(given)
+    by_path = {**by_path, **own} if np.isscalar(given) else {**own, **by_path}
     difference = first_difference(expected, {k: np.shape(v) for k, v in by_path.items()})
     if difference:
         raise ValueError(f"prior_variance must give one number for every leaf: {difference}")

@@ -1,0 +1,33 @@
+"""Integer labels and one logit per class."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onebasin.likelihoods.checks import check_classes, check_logits
+from onebasin.likelihoods.classification import Classification
+
+
+@dataclass(frozen=True)
+class Categorical(Classification):
+    """log p(y | z) = log softmax(z)_y for integer labels y and logits z [batch, classes].
+
+    >>> import jax.numpy as jnp, onebasin as ob
+    >>> round(ob.likelihoods.Categorical()(jnp.zeros((1, 4)), jnp.array([2])).item(), 4)  # log ¼
+    -1.3863
+    """
+
+    name: ClassVar[str] = "categorical"
+
+    def log_probs(self, outputs: jax.Array) -> jax.Array:
+        return jax.nn.log_softmax(outputs)
+
+    def score(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
+        """One if the largest logit is that of the label, else zero."""
+        return (jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype)
+
+    def check_outputs(self, shape: tuple[int, ...], y: np.ndarray) -> None:
+        check_classes(y, check_logits(shape))

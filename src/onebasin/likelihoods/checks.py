@@ -1,0 +1,61 @@
+"""Checks of outputs, labels and options."""
+
+import math
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+from onebasin.trees import PyTree
+
+
+def check_output(outputs: PyTree, batch: int) -> tuple[int, ...]:
+    """The shape of the outputs of a network, which must be one array, batch first."""
+    shape = jax.tree.map(lambda leaf: leaf.shape, outputs)
+    if not jax.tree_util.all_leaves([outputs]) or shape[:1] != (batch,):
+        raise ValueError(
+            f"apply(params, x) returned {shape} for a batch of {batch}; "
+            "it must return one array, batch first"
+        )
+    return shape
+
+
+def check_logits(shape: tuple[int, ...]) -> int:
+    """The number of classes of logits [batch, classes]."""
+    if len(shape) != 2:
+        raise ValueError(f"apply returned shape {shape}; logits must have shape [batch, classes]")
+    if shape[1] < 2:
+        raise ValueError(
+            f"apply returned shape {shape}; one logit per example needs likelihood='bernoulli', "
+            "and real targets need 'gaussian'"
+        )
+    return shape[1]
+
+
+def check_labels(y: ArrayLike) -> np.ndarray:
+    """Integer labels [n] as int32."""
+    labels = np.asarray(y)
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(
+            f"y has shape {labels.shape} and type {labels.dtype}; the categorical likelihood "
+            "needs one integer label per example (for real targets give likelihood='gaussian')"
+        )
+    return labels.astype(np.int32)
+
+
+def check_classes(y: ArrayLike, classes: int) -> np.ndarray:
+    """Integer labels [n] below the number of classes, as int32."""
+    labels = check_labels(y)
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise ValueError(
+            f"the labels range from {low} to {high}, but there are {classes} outputs "
+            f"(labels 0 to {classes - 1}); fix the labels or the network"
+        )
+    return labels
+
+
+def check_positive(value: object, name: str) -> None:
+    """Refuse a value that is not a positive, finite number."""
+    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
