@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zoo
-from onebasin.posterior import LowRank, MeanField, Mixture, Samples
+from onebasin.posterior import LowRank, LowRankPrecision, MeanField, Mixture, Samples
 from onebasin.symmetry import Permutation, Symmetry, find_symmetry, stack
 from onebasin.trees import leaves_by_path
 
@@ -36,6 +36,7 @@ def positive(tree):
 POSTERIORS = {
     "MeanField": lambda: MeanField(params(0), positive(params(1))),
     "LowRank": lambda: LowRank(params(0), positive(params(1)), params(2, (3,))),
+    "LowRankPrecision": lambda: LowRankPrecision(params(0), positive(params(1)), params(2, (3,))),
     "Mixture": lambda: Mixture(
         (
             MeanField(params(0), positive(params(1))),
@@ -45,7 +46,7 @@ POSTERIORS = {
     ),
     "Samples": lambda: Samples(params(5, (6,)), jnp.array([0, 0, 0, 1, 1, 1])),
 }
-WITH_DENSITY = ["MeanField", "LowRank", "Mixture"]
+WITH_DENSITY = ["MeanField", "LowRank", "LowRankPrecision", "Mixture"]
 
 
 def equal(a, b) -> bool:

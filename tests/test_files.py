@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 
 from onebasin.posterior import (
     LowRank,
+    LowRankPrecision,
     MeanField,
     Mixture,
     Samples,
@@ -50,7 +51,9 @@ def posteriors():
     mixture = Mixture(
         (mean_field, Mixture((low_rank, samples), jnp.array([0.5, 0.5]))), jnp.array([0.25, 0.75])
     )
-    return {"MeanField": mean_field, "LowRank": low_rank, "Samples": samples, "Mixture": mixture}
+    precise = LowRankPrecision(tree(), tree(), tree((2,)))
+    found = {"MeanField": mean_field, "LowRank": low_rank, "LowRankPrecision": precise}
+    return found | {"Samples": samples, "Mixture": mixture}
 
 
 def assert_same(a, b):
@@ -61,7 +64,7 @@ def assert_same(a, b):
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("kind", ["MeanField", "LowRank", "Samples", "Mixture"])
+@pytest.mark.parametrize("kind", ["MeanField", "LowRank", "LowRankPrecision", "Samples", "Mixture"])
 def test_round_trip(tmp_path, kind):
     q = posteriors()[kind]
     config = {"kind": "mlp", "widths": [3]}

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from onebasin.posterior import LowRank, MeanField, Mixture, Posterior, Samples
+from onebasin.posterior import (
+    LowRank,
+    LowRankPrecision,
+    MeanField,
+    Mixture,
+    Posterior,
+    Samples,
+)
 from onebasin.posterior.protocol import keep
 
 SHAPES = {"a": (2, 3), "b": (4,)}
@@ -35,11 +42,18 @@ def gaussians():
     return mean_field, low_rank
 
 
+def precise():
+    return LowRankPrecision(tree(2), positive(3), tree(4, (3,)))
+
+
 def dense_covariance(q) -> np.ndarray:
     covariance = np.diag(flat(q.std) ** 2)
     if isinstance(q, LowRank):
         factors = flat(q.factors, 1)
         covariance = covariance + factors.T @ factors
+    if isinstance(q, LowRankPrecision):
+        factors = flat(q.factors, 1)
+        covariance = np.linalg.inv(np.linalg.inv(covariance) + factors.T @ factors)
     return covariance
 
 
@@ -51,7 +65,7 @@ def dense_log_density(q, theta) -> float:
 @pytest.mark.fast
 def test_log_density_against_the_dense_gaussian(x64):
     theta = tree(9)
-    for q in gaussians():
+    for q in (*gaussians(), precise()):
         expected = dense_log_density(q, theta)
         # Cholesky against SciPy's eigenvalues, both in double precision.
         np.testing.assert_allclose(q.log_prob(theta), expected, rtol=1e-10)
@@ -83,10 +97,10 @@ def posteriors():
     mean_field, low_rank = gaussians()
     samples = Samples(tree(5, (7,)), jnp.array([0, 0, 0, 0, 1, 1, 1]))
     mixture = Mixture((mean_field, low_rank, samples), jnp.array([0.2, 0.5, 0.3]))
-    return [mean_field, low_rank, samples, mixture]
+    return [mean_field, low_rank, samples, mixture, precise()]
 
 
-@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("which", range(5))
 def test_samples_have_the_moments_they_should(which, x64):
     q = posteriors()[which]
     count = 40_000
@@ -97,8 +111,9 @@ def test_samples_have_the_moments_they_should(which, x64):
     assert (np.abs(drawn.std(0) - std) < 5 * std / np.sqrt(count)).all()
 
 
-def test_covariance_of_low_rank_samples(x64):
-    _, q = gaussians()
+@pytest.mark.parametrize("make", [lambda: gaussians()[1], precise])
+def test_covariance_of_low_rank_samples(x64, make):
+    q = make()
     count = 100_000
     drawn = flat(q.sample(count, key=KEY), 1)
     expected = dense_covariance(q)
@@ -108,7 +123,7 @@ def test_covariance_of_low_rank_samples(x64):
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("which", range(5))
 def test_one_key_gives_one_answer_and_common_noise(which):
     q = posteriors()[which]
     one, again = q.sample(5, key=KEY), q.sample(5, key=KEY)

@@ -48,6 +48,7 @@ from .inference.methods import SWAG as SWAG
 from .inference.methods import VI as VI
 from .inference.methods import AdjustedMCLMC as AdjustedMCLMC
 from .inference.methods import Ensemble as Ensemble
+from .inference.methods import Laplace as Laplace
 from .networks import Network as Network
 from .paths import Path as Path
 from .paths import displacement as displacement
@@ -56,6 +57,7 @@ from .paths import line as line
 from .paths import mixture_path as mixture_path
 from .paths import repair as repair
 from .posterior import LowRank as LowRank
+from .posterior import LowRankPrecision as LowRankPrecision
 from .posterior import MeanField as MeanField
 from .posterior import Mixture as Mixture
 from .posterior import Posterior as Posterior

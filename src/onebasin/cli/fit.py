@@ -18,6 +18,7 @@ from onebasin.inference.methods import (
     VI,
     AdjustedMCLMC,
     Ensemble,
+    Laplace,
 )
 from onebasin.progress import ProgressStyle
 
@@ -98,6 +99,17 @@ class FitSWAG:
 
 
 @dataclass(frozen=True)
+class FitLaplace:
+    """Fit a Gaussian at a mode, with the curvature there (Laplace).
+
+    Example: onebasin fit laplace --data mnist --mode-epochs 30 --rank 50 --out laplace.safetensors
+    """
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[Laplace, Flat] = field(default_factory=Laplace)
+
+
+@dataclass(frozen=True)
 class FitMAP:
     """Find the mode of the posterior.
 
@@ -168,6 +180,7 @@ COMMAND = {
     "vi": FitVI,
     "ivon": FitIVON,
     "swag": FitSWAG,
+    "laplace": FitLaplace,
     "map": FitMAP,
     "ensemble": FitEnsemble,
     "hmc": FitHMC,
@@ -179,6 +192,7 @@ FitConfig = (
     FitVI
     | FitIVON
     | FitSWAG
+    | FitLaplace
     | FitMAP
     | FitEnsemble
     | FitHMC

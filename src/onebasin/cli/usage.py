@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, get_type_hints
 
 NAME_WIDTH = 30  # a longer name has a line of its own
+LONG_USAGE = 50
 LONG_CHOICE = 24  # characters up to which choices are shown beside the name
 TRIVIAL = ("", "None", "False", "True")  # defaults not worth showing
 # A word, or a keyword argument with its value; not a part of a path or of a longer name.
@@ -53,8 +54,10 @@ def _help_of_several(prog: str, commands: dict[str, Any]) -> str:
     width = max(map(len, commands))
     first = next(iter(commands))
     about = {name: inspect.cleandoc(c.__doc__).splitlines() for name, c in commands.items()}
+    names = "|".join(commands)
     lines = [
-        f"usage: {prog} {'|'.join(commands)} [OPTIONS]",
+        # The names are listed below; many of them would not fit into the line.
+        f"usage: {prog} {names if len(names) <= LONG_USAGE else 'COMMAND'} [OPTIONS]",
         "",
         *(f"  {name:<{width}}  {text[0]}" for name, text in about.items()),
         "",

@@ -25,7 +25,7 @@ from onebasin.evaluation.tables import html_table, text_table
 from onebasin.keys import subkey
 from onebasin.likelihoods import check_classes
 from onebasin.networks import Apply, NetworkLike, apply_of
-from onebasin.posterior import LowRank, MeanField, Posterior, Samples
+from onebasin.posterior import LowRank, LowRankPrecision, MeanField, Posterior, Samples
 from onebasin.progress import Progress, reporting
 from onebasin.trees import add_axis
 
@@ -268,7 +268,7 @@ def _measured(
 def _mean_accuracy(
     q: Posterior | None, apply: Apply, x: np.ndarray, y: np.ndarray, batch_size: int | None
 ) -> float | None:
-    if not isinstance(q, MeanField | LowRank):
+    if not isinstance(q, MeanField | LowRank | LowRankPrecision):
         return None
     point = Samples(add_axis(q.mean), state=add_axis(q.state))
     found = predictive(point, apply, x, key=jax.random.key(0), num_samples=1, batch_size=batch_size)

@@ -106,9 +106,10 @@ def report(problem: Problem, records: Info, step_size: jax.Array, ended: jax.Arr
 
 
 def summary(sums: dict[str, np.ndarray], steps: int) -> dict[str, np.ndarray]:
-    """Mean acceptance of the transitions that ended, number of divergences, means of the rest."""
+    """Mean acceptance of the transitions that ended, means per step, and counts."""
     ended = sums["transitions"]
-    return {
+    counts = {name: sums[name] for name in ("leapfrog_steps",) if name in sums}
+    return counts | {
         "loss": sums["loss"] / steps,
         "transitions": ended,
         "acceptance": sums["acceptance"] / np.maximum(ended, 1),

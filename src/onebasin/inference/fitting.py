@@ -12,7 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.atomic import WriteError
-from onebasin.inference import adjusted_mclmc, hmc, ivon, map_estimate, mclmc, nuts, swag, vi
+from onebasin.inference import (
+    adjusted_mclmc,
+    hmc,
+    ivon,
+    laplace,
+    map_estimate,
+    mclmc,
+    nuts,
+    swag,
+    vi,
+)
 from onebasin.inference.checkpoint import check_same_fit, read_checkpoint, write_checkpoint
 from onebasin.inference.diagnostics import chain_statistics, record_statistics
 from onebasin.inference.draws import open_stores, read_statistics, record_types
@@ -35,6 +45,7 @@ from onebasin.inference.methods import (
     VI,
     AdjustedMCLMC,
     Ensemble,
+    Laplace,
     LowRankMethod,
     MeanFieldMethod,
     Method,
@@ -46,7 +57,16 @@ from onebasin.inference.replicas import Replicas
 from onebasin.inference.room import bytes_needed, check_room
 from onebasin.inference.signals import FitInterrupted, StopRequest
 from onebasin.keys import check_key
-from onebasin.posterior import LowRank, MeanField, PosteriorT, Samples, load, read_header, save
+from onebasin.posterior import (
+    LowRank,
+    LowRankPrecision,
+    MeanField,
+    PosteriorT,
+    Samples,
+    load,
+    read_header,
+    save,
+)
 from onebasin.problem import Problem
 from onebasin.progress import Progress, Reporter, check_progress, reporting
 from onebasin.tensor_files import Pathlike, finite
@@ -61,6 +81,7 @@ BUILDERS: dict[type[Method], Callable[[Problem, Any], Program]] = {
     VI: vi.build,
     IVON: ivon.build,
     SWAG: swag.build,
+    Laplace: laplace.build,
     MAP: map_estimate.build,
     Ensemble: map_estimate.build,
     HMC: hmc.build,
@@ -79,9 +100,11 @@ class FitResult(Generic[PosteriorT]):
     """The result of `fit`.
 
     Attributes:
-      posterior: a `MeanField` (`VI`, `IVON`), a `LowRank` (`SWAG`) or `Samples` (the others).
+      posterior: a `MeanField` (`VI`, `IVON`, diagonal `Laplace`), a `LowRank` (`SWAG`), a
+        `LowRankPrecision` (`Laplace`) or `Samples` (the others).
       history: one row per chunk of steps.
-      stats: durations, memory and, for chains, acceptance, divergences, energy, R-hat and ESS.
+      stats: durations, memory and, for chains, acceptance, divergences, energy, R-hat and ESS; for
+        `Laplace` the estimate of the log evidence.
       problem: what was fitted.
       method: how.
       path: the file of the posterior, if one was written.
@@ -140,6 +163,14 @@ def fit(
 ) -> list[FitResult[LowRank]]: ...
 @overload
 def fit(
+    problem: Problem, method: Laplace, *, runs: None = None, **options: Unpack[FitOptions]
+) -> FitResult[MeanField | LowRankPrecision]: ...
+@overload
+def fit(
+    problem: Problem, method: Laplace, *, runs: int, **options: Unpack[FitOptions]
+) -> list[FitResult[MeanField | LowRankPrecision]]: ...
+@overload
+def fit(
     problem: Problem, method: SampleMethod, *, runs: None = None, **options: Unpack[FitOptions]
 ) -> FitResult[Samples]: ...
 @overload
@@ -165,7 +196,7 @@ def fit(
 
     Args:
       problem: what to fit.
-      method: how: `VI`, `IVON`, `SWAG`, `MAP`, `Ensemble`, `HMC`, `NUTS`,
+      method: how: `VI`, `IVON`, `SWAG`, `Laplace`, `MAP`, `Ensemble`, `HMC`, `NUTS`,
         `MCLMC` or `AdjustedMCLMC`.
       key: random key, from which all randomness of the fit follows.
       runs: number of independent fits in one program. Run r equals the fit with
@@ -418,6 +449,8 @@ class _Fit:
             run_stats = dict(stats)
             if self.program.finish is not None:
                 posterior = self.program.finish(take_entry(states, own))
+                if self.program.statistics is not None:
+                    run_stats |= self.program.statistics(take_entry(states, own))
             else:
                 posterior = self.stores[run].samples()
                 records = self.stores[run].statistics()

@@ -6,9 +6,10 @@ Importing this module does not import JAX, so the command line prints its help a
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 OptimiserName: TypeAlias = Literal["adam", "sgd"]
+CurvatureName: TypeAlias = Literal["diagonal", "low-rank"]
 ScheduleName: TypeAlias = Literal["cosine", "constant", "linear", "exponential"]
 
 
@@ -207,6 +208,39 @@ class SWAG(MinibatchMethod):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class Laplace(_Options):
+    """A Gaussian at a mode of the posterior, with the curvature there as its precision.
+
+    The curvature is the generalised Gauss–Newton matrix. The posterior is a `MeanField` or, if it
+    is of low rank, a `LowRankPrecision`.
+
+    >>> import onebasin as ob
+    >>> ob.Laplace(structure="diagonal", mode_epochs=30)
+    Laplace(mode_epochs=30, structure='diagonal')
+    """
+
+    mode_epochs: int = 50
+    """Epochs of Adam that lead to the mode; 0 if the problem's init is the mode."""
+    mode_rate: float = 1e-3
+    """Learning rate of these epochs."""
+    structure: CurvatureName = "low-rank"
+    """What is kept of the curvature: its diagonal, or its action on a few directions."""
+    rank: int = 50
+    """Number of these directions (Lanczos steps, each with a pass over the data)."""
+    tune_prior: bool = False
+    """Scale the variance of the prior to the largest estimate of the evidence, at the same mode."""
+    data_chunk: int = 2000
+    """Examples per chunk of a full-batch pass; bounds its memory."""
+
+    def __post_init__(self) -> None:
+        self._check(COUNT, "rank", "data_chunk")
+        self._check(COUNT_OR_ZERO, "mode_epochs")
+        self._check(POSITIVE, "mode_rate")
+        names = get_args(CurvatureName)
+        self._check((lambda v: v in names, " or ".join(names)), "structure")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ChainMethod(_Options):
     """The options of every method that runs Markov chains with full-batch gradients."""
 
@@ -368,7 +402,7 @@ MeanFieldMethod: TypeAlias = VI | IVON
 """The methods whose posterior is a `MeanField`."""
 LowRankMethod: TypeAlias = SWAG
 """The methods whose posterior is a `LowRank`."""
-Method: TypeAlias = MeanFieldMethod | LowRankMethod | SampleMethod
+Method: TypeAlias = MeanFieldMethod | LowRankMethod | Laplace | SampleMethod
 
 
 def to_config(method: Method) -> dict[str, Any]:

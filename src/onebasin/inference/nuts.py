@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from blackjax.mcmc.hmc import HMCState
 
-from onebasin.inference.chains import chain_program, report
+from onebasin.inference.chains import REPORTS, chain_program, report
 from onebasin.inference.full_batch import log_density
 from onebasin.inference.methods import NUTS
 from onebasin.inference.program import Info, Program
@@ -61,8 +61,15 @@ def build(problem: Problem, method: NUTS) -> Program:
         records = {k: jnp.asarray(v, chain.logdensity.dtype) for k, v in records.items()}
         tuning = warmup.update(tuning, t, chain.position, records["acceptance"])
         ended = jnp.ones_like(chain.logdensity)
-        return NUTSState(chain, tuning, records), report(problem, records, tuning.step_size, ended)
+        said = report(problem, records, tuning.step_size, ended)
+        said |= {"leapfrog_steps": records["leapfrog_steps"]}
+        return NUTSState(chain, tuning, records), said
 
     return chain_program(
-        problem, method, start=start, step=step, gradients_per_step=TYPICAL_LEAPFROG_STEPS
+        problem,
+        method,
+        start=start,
+        step=step,
+        gradients_per_step=TYPICAL_LEAPFROG_STEPS,
+        reports=(*REPORTS, "leapfrog_steps"),
     )

@@ -6,7 +6,7 @@ loop runs all of them at once (runs × members or chains), so a program knows no
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -64,6 +64,7 @@ class Program:
     seconds_per_step: float
     likely_cause: str
     finish: Callable[[PyTree], Posterior] | None = None
+    statistics: Callable[[PyTree], dict[str, Any]] | None = None
     steps_per_epoch: int | None = None
     draws: DrawPlan | None = None
     summarise: Summary = mean_per_step

@@ -5,6 +5,7 @@ from onebasin.posterior.files import load as load
 from onebasin.posterior.files import read_header as read_header
 from onebasin.posterior.files import save as save
 from onebasin.posterior.low_rank import LowRank as LowRank
+from onebasin.posterior.low_rank_precision import LowRankPrecision as LowRankPrecision
 from onebasin.posterior.mean_field import MeanField as MeanField
 from onebasin.posterior.mixture import Mixture as Mixture
 from onebasin.posterior.protocol import Posterior as Posterior

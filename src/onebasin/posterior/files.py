@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.posterior.low_rank import LowRank
+from onebasin.posterior.low_rank_precision import LowRankPrecision
 from onebasin.posterior.mean_field import MeanField
 from onebasin.posterior.mixture import Mixture
 from onebasin.posterior.protocol import Posterior
@@ -41,8 +42,9 @@ TREES = {
     "MeanField": {"mean": 0, "std": 0},
     "Samples": {"draws": 1},
     "LowRank": {"mean": 0, "std": 0, "factors": 1},
+    "LowRankPrecision": {"mean": 0, "std": 0, "factors": 1},
 }
-KINDS = {"MeanField": MeanField, "Samples": Samples, "LowRank": LowRank}
+KINDS = {kind.__name__: kind for kind in (MeanField, Samples, LowRank, LowRankPrecision)}
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def save(
 
     Args:
       path: the file to write.
-      posterior: a `MeanField`, `Samples`, `LowRank` or `Mixture`.
+      posterior: a `MeanField`, `Samples`, `LowRank`, `LowRankPrecision` or `Mixture`.
       network: the config of the network, serialisable as JSON.
       overwrite: replace an existing file.
 
@@ -134,7 +136,7 @@ def load(path: Pathlike, like: PyTree | None = None, *, mapped: bool = False) ->
       mapped: leave the draws of `Samples` on disk, as memory maps.
 
     Returns:
-      A `MeanField`, `Samples`, `LowRank` or `Mixture`.
+      A `MeanField`, `Samples`, `LowRank`, `LowRankPrecision` or `Mixture`.
 
     >>> import tempfile, onebasin as ob, jax.numpy as jnp
     >>> q = ob.Samples({"w": jnp.ones((4, 3))})
@@ -211,7 +213,8 @@ def _describe_posterior(posterior: object, prefix: str, tensors: dict[str, Any])
         return {"kind": kind, "components": parts}
     if kind not in TREES:
         raise TensorFileError(
-            f"a {kind} is not a posterior; save a MeanField, Samples, LowRank or Mixture"
+            f"a {kind} is not a posterior; save a MeanField, Samples, LowRank, "
+            "LowRankPrecision or Mixture"
         )
     if isinstance(posterior, Samples):
         tensors[f"{prefix}chain"] = posterior.chain
