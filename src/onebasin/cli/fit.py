@@ -155,7 +155,7 @@ class FitNUTS:
 
 @dataclass(frozen=True)
 class FitMCLMC:
-    """Draw by microcanonical Langevin Monte Carlo (no correction, small bias).
+    """Draw by microcanonical Langevin dynamics, without a correction.
 
     Example: onebasin fit mclmc --limit 500 --width 50 --depth 1 --chains 8 --mode-epochs 20
     --out mclmc.safetensors
@@ -167,7 +167,7 @@ class FitMCLMC:
 
 @dataclass(frozen=True)
 class FitAdjustedMCLMC:
-    """Draw by microcanonical trajectories with a Metropolis correction.
+    """Draw by microcanonical trajectories, accepted or rejected.
 
     Example: onebasin fit adjusted-mclmc --limit 500 --width 50 --depth 1 --out draws.safetensors
     """
@@ -178,27 +178,27 @@ class FitAdjustedMCLMC:
 
 COMMAND = {
     "vi": FitVI,
-    "ivon": FitIVON,
-    "swag": FitSWAG,
-    "laplace": FitLaplace,
     "map": FitMAP,
     "ensemble": FitEnsemble,
     "hmc": FitHMC,
     "nuts": FitNUTS,
     "mclmc": FitMCLMC,
     "adjusted-mclmc": FitAdjustedMCLMC,
+    "ivon": FitIVON,
+    "swag": FitSWAG,
+    "laplace": FitLaplace,
 }
 FitConfig = (
     FitVI
-    | FitIVON
-    | FitSWAG
-    | FitLaplace
     | FitMAP
     | FitEnsemble
     | FitHMC
     | FitNUTS
     | FitMCLMC
     | FitAdjustedMCLMC
+    | FitIVON
+    | FitSWAG
+    | FitLaplace
 )
 
 
