@@ -155,7 +155,7 @@ class FitNUTS:
 
 @dataclass(frozen=True)
 class FitMCLMC:
-    """Draw by microcanonical Langevin dynamics, without a correction.
+    """Draw by microcanonical Langevin dynamics, uncorrected.
 
     Example: onebasin fit mclmc --limit 500 --width 50 --depth 1 --chains 8 --mode-epochs 20
     --out mclmc.safetensors
