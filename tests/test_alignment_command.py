@@ -111,6 +111,23 @@ def test_by_what_units_do_on_data(planted, tmp_path, capsys, objective):
     assert report["distance_after"] == pytest.approx(0, abs=1e-6)
 
 
+def test_learned_on_the_path(planted, tmp_path, capsys):
+    first, copy = planted
+    out = tmp_path / "moved.safetensors"
+    learn = partial(Align, (copy,), out, to=first, objective="path-loss")
+    run(learn(data="digits", examples=70, steps=2, json=True))
+    (report,) = json.loads(capsys.readouterr().out)["files"]
+    losses = {start["name"]: -start["score"] for start in report["starts"]}
+    assert set(losses) == {"identity", "w2", "correlations"}
+    assert report["distance_before"] == pytest.approx(losses["identity"], rel=1e-5)
+    # The labels are not the network's, so another permutation than the planted one may be best.
+    assert report["distance_after"] <= min(losses.values()) * (1 + 1e-5)
+    with pytest.raises(ValueError, match="path-loss learns on data; name a data set with --data"):
+        run(learn())
+    with pytest.raises(ValueError, match="--time-limit is for --objective path-loss"):
+        run(Align((copy,), out, to=first, time_limit=3.0))
+
+
 def test_draws_are_brought_to_a_gaussian_by_what_their_units_do(planted, tmp_path):
     first, copy = planted
     q = load(copy)

@@ -100,7 +100,9 @@ def test_centred_and_correlated_activations_are_covariances_and_correlations(x64
         }
         for option, pairs in expected.items():
             centred, correlation = option == "centred", option == "correlation"
-            objective = Activations(relu_mlp, x, centred=centred, correlation=correlation)
+            objective = Activations(
+                relu_mlp, x, centred=centred, correlation=correlation, sites="after"
+            )
             found = align(b, to=a, symmetry=sym, objective=objective)
             rows, columns = linear_sum_assignment(pairs, maximize=True)
             assert found.permutation["hidden_0"].tolist() == columns.tolist()

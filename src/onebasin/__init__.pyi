@@ -7,6 +7,7 @@ from .alignment import Alignment as Alignment
 from .alignment import FrankWolfe as FrankWolfe
 from .alignment import JointAlignment as JointAlignment
 from .alignment import Objective as Objective
+from .alignment import PathLoss as PathLoss
 from .alignment import align as align
 from .alignment import align_many as align_many
 from .compaction import Calibration as Calibration

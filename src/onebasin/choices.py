@@ -18,6 +18,7 @@ DataObjective: TypeAlias = Literal["activations", "correlations"]
 ObjectiveName: TypeAlias = Literal[
     "w2", "l2", "kl", "reverse-kl", "kl-reduced", "log-density", "activations", "correlations"
 ]
+LearnedObjective: TypeAlias = Literal["path-loss"]
 StartName: TypeAlias = Literal["auto", "forward", "identity", "random", "shaken"]
 OrderName: TypeAlias = Literal["forward", "backward", "alternate", "random"]
 

@@ -9,3 +9,4 @@ from onebasin.alignment.objective import AlignmentObjective as AlignmentObjectiv
 from onebasin.alignment.objective import Objective as Objective
 from onebasin.alignment.pairwise import Alignment as Alignment
 from onebasin.alignment.pairwise import align as align
+from onebasin.alignment.path_loss import PathLoss as PathLoss

@@ -36,6 +36,7 @@ from onebasin.alignment.objective import (
     ObjectiveLike,
     objective_named,
 )
+from onebasin.alignment.path_loss import PathLoss
 from onebasin.alignment.scores import Indices
 from onebasin.alignment.workers import Workers
 from onebasin.posterior import MeanField, Posterior, Samples
@@ -121,7 +122,7 @@ def align_many(
     posteriors: Sequence[Alignable] | Samples | Members,
     *,
     symmetry: Symmetry,
-    objective: ObjectiveLike = "w2",
+    objective: ObjectiveLike | PathLoss = "w2",
     max_rounds: int = 20,
     tolerance: float = 1e-4,
     max_sweeps: int = 100,
@@ -153,6 +154,11 @@ def align_many(
       A `JointAlignment`; its `posteriors` are the moved members.
     """
     began = time.perf_counter()
+    if isinstance(objective, PathLoss):
+        raise ValueError(
+            "PathLoss learns on the path between two posteriors; align each posterior to one of "
+            "them with align"
+        )
     objective = objective_named(objective)
     if not (objective.has_barycentre or objective.name == "log-density"):
         raise ValueError(

@@ -38,6 +38,9 @@ class FeaturePair:
     symmetry: Symmetry
     target: Features
     mover: Features
+    distance: Callable[[Permutation], float] | None = None
+    """The distance of the permuted mover from the target, where the features imply it and the
+    objective would need another pass over data."""
 
 
 @runtime_checkable

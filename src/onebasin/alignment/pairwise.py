@@ -9,8 +9,10 @@ from typing import Generic, TypeAlias, TypeVar, cast, get_args
 import jax
 import numpy as np
 
+from onebasin.alignment.activations import Activations
 from onebasin.alignment.descent import Descent, Matcher, Orders, Trace
 from onebasin.alignment.frank_wolfe import FrankWolfe
+from onebasin.alignment.learned import learn_permutation
 from onebasin.alignment.magnitudes import check_features, in_range
 from onebasin.alignment.moments import Alignable, checked_readings
 from onebasin.alignment.objective import (
@@ -22,6 +24,7 @@ from onebasin.alignment.objective import (
     TangentObjective,
     objective_named,
 )
+from onebasin.alignment.path_loss import PathLoss, side_of
 from onebasin.alignment.scores import ScoreTable
 from onebasin.choices import OrderName, StartName, check_choice
 from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
@@ -29,6 +32,7 @@ from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositi
 Start: TypeAlias = StartName | Permutation | AlignmentObjective
 """A name, a permutation, or an objective whose optimum is the start."""
 AlignableT = TypeVar("AlignableT")
+SEEN = 500  # examples on which units are compared before the permutation is learned
 SHAKEN = 0.3  # the share of the units of every group that a shaken start moves
 
 
@@ -77,6 +81,8 @@ class Alignment(Generic[AlignableT]):
     target: Alignable
     symmetry: Symmetry
     measure: Callable[[Alignable, Alignable, Symmetry], float]
+    known_distance: Callable[[Permutation], float] | None = None
+    """The distance by the permutation, where the search knows it already."""
 
     def __repr__(self) -> str:
         swaps = f"transpositions {int(self.transpositions)}"
@@ -91,11 +97,15 @@ class Alignment(Generic[AlignableT]):
     @cached_property
     def distance_before(self) -> float:
         """The distance of the mover from the target, as the objective measures it."""
+        if self.known_distance is not None:
+            return self.known_distance(self.symmetry.identity())
         return self.measure(self.mover, self.target, self.symmetry)
 
     @cached_property
     def distance_after(self) -> float:
         """The distance of the moved mover from the target."""
+        if self.known_distance is not None:
+            return self.known_distance(self.permutation)
         return self.measure(self.posterior, self.target, self.symmetry)
 
     @cached_property
@@ -109,7 +119,7 @@ def align(
     *,
     to: Alignable,
     symmetry: Symmetry,
-    objective: ObjectiveLike = "w2",
+    objective: ObjectiveLike | PathLoss = "w2",
     starts: Sequence[Start] | Start = "auto",
     order: OrderName = "forward",
     search: FrankWolfe | None = None,
@@ -133,21 +143,25 @@ def align(
       to: the target: a posterior, or a params tree.
       symmetry: the permutation symmetry of the network.
       objective: a name ("w2", "l2", "kl", "reverse-kl", "kl-reduced", "log-density"), an
-        `Objective`, or `Activations(network, x)`.
+        `Objective`, `Activations(network, x)`, or `PathLoss(problem)`, which learns the
+        permutation on the loss of the path; it needs `key`.
       starts: where to begin; descent runs from each start and the best end is kept. "auto" begins
         with a forward pass from the input, and also with the identity if that scores no worse.
         Others are "identity", "forward", "random", "shaken" (the best end so far with some units
         of every group moved; like "random" it needs `key`), a permutation, or an objective whose
-        optimum is the start.
+        optimum is the start. `PathLoss` learns from the best of its starts; "auto" then means
+        the identity, w2 and correlations of units.
       order: the order in which a sweep visits the groups.
       search: `FrankWolfe()` searches further where coordinate descent gets stuck.
       max_sweeps: sweeps over the groups from each start.
-      key: the random key for "random" and "shaken" starts and for the random order.
+      key: the random key for "random" and "shaken" starts, for the random order and `PathLoss`.
 
     Returns:
       An `Alignment`; its `posterior` is the moved posterior, of the same kind.
     """
     began = time.perf_counter()
+    if isinstance(objective, PathLoss):
+        return _learned(posterior, to, symmetry, objective, starts, search, key)
     objective = objective_named(objective)
     readings = checked_readings(posterior, to, symmetry)
     if max_sweeps < 1:
@@ -207,6 +221,73 @@ def align(
         target=to,
         symmetry=symmetry,
         measure=objective.measure,
+        known_distance=pair.distance,
+    )
+
+
+def _learned(
+    posterior: AlignableT,
+    to: Alignable,
+    symmetry: Symmetry,
+    objective: PathLoss,
+    starts: Sequence[Start] | Start,
+    search: FrankWolfe | None,
+    key: jax.Array | None,
+) -> Alignment[AlignableT]:
+    """Alignment on the loss of the path: learned from the best of some other alignments."""
+    began = time.perf_counter()
+    if key is None:
+        raise ValueError("PathLoss draws batches and noise; give key=jax.random.key(…)")
+    if search is not None:
+        raise ValueError("search is for objectives that are solved by assignment; drop it")
+    checked_readings(posterior, to, symmetry)
+    chosen = _checked_starts(starts, symmetry, key)
+    candidates: list[tuple[str, Callable[[], Permutation]]] = []
+    units = Activations(objective.network, objective.examples[0][:SEEN], correlation=True)
+    seen = units.can_see(to, symmetry)
+    solved = partial(align, posterior, to=to, symmetry=symmetry)
+    for number, start in enumerate(chosen):
+        if isinstance(start, Permutation):
+            candidates.append(("given", lambda start=start: start))
+        elif start == "auto":
+            candidates.append(("identity", symmetry.identity))
+            candidates.append(("w2", lambda: solved(objective="w2").permutation))
+            if seen:
+                candidates.append(
+                    ("correlations", lambda by=solved: by(objective=units).permutation)
+                )
+        elif start == "identity":
+            candidates.append(("identity", symmetry.identity))
+        elif isinstance(start, str):
+            own = jax.random.fold_in(key, number)
+            by_weights = partial(solved, starts=("auto", start) if start == "shaken" else start)
+            candidates.append((start, lambda by=by_weights, k=own: by(key=k).permutation))
+        else:
+            candidates.append(
+                (start.name, lambda s=start: solved(objective=s, key=key).permutation)
+            )
+    best, reports, judge = learn_permutation(
+        objective, posterior, to, symmetry, candidates, units if seen else None, key
+    )
+
+    def measure(posterior: Alignable, to: Alignable, symmetry: Symmetry) -> float:
+        return judge.between(side_of(to), side_of(posterior))(symmetry.identity())
+
+    return Alignment(
+        permutation=best.permutation,
+        score=-best.loss,
+        objective=objective.name,
+        trace=tuple(-loss for loss in best.losses),
+        sweeps=best.steps,
+        solves=best.trials,
+        converged=best.steps == objective.steps,
+        starts=tuple(StartReport(name, -loss, 0, True, spent) for name, loss, spent in reports),
+        seconds=time.perf_counter() - began,
+        trace_seconds=tuple(best.seconds),
+        mover=posterior,
+        target=to,
+        symmetry=symmetry,
+        measure=measure,
     )
 
 

@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import tyro
 
-from onebasin.choices import DataName, DataObjective, ObjectiveName, StartName, WeightObjective
+from onebasin.choices import (
+    DataName,
+    DataObjective,
+    LearnedObjective,
+    ObjectiveName,
+    StartName,
+    WeightObjective,
+)
 from onebasin.cli import shared
 
 if TYPE_CHECKING:
+    from onebasin.alignment import PathLoss
     from onebasin.alignment.objective import ObjectiveLike
     from onebasin.networks.described import DescribedNetwork
     from onebasin.posterior import Header, Posterior
@@ -33,13 +41,18 @@ class Align(shared.SeededOptions, shared.OverwriteOption):
     """File to write, or a folder if there are several files."""
     to: Path | None = None
     """Posterior file to align them to."""
-    objective: ObjectiveName = "w2"
-    """Objective to minimise. Activations and correlations compare units on data (--data); between
-    residual networks they gave lower barriers on repaired paths."""
+    objective: ObjectiveName | LearnedObjective = "w2"
+    """Objective to minimise. Activations and correlations compare units on data (--data). path-loss
+    learns the permutation on the loss of the path: slower, and the lowest barriers between residual
+    networks."""
     data: DataName | None = None
-    """Data set on whose training examples units are compared."""
-    examples: int = 1000
-    """Number of these training examples."""
+    """Data set on whose training examples units are compared or permutations are learned."""
+    examples: int | None = None
+    """Number of these training examples; by default 1,000, and all of them for path-loss."""
+    steps: int = 300
+    """Gradient steps of path-loss."""
+    time_limit: float | None = None
+    """Seconds after which path-loss stops with the best permutation so far."""
     starts: tuple[StartName, ...] = ("auto",)
     """Starting points; the best result is kept. Repeat "random" for several; "shaken" perturbs
     the best result so far."""
@@ -50,6 +63,8 @@ class Align(shared.SeededOptions, shared.OverwriteOption):
 
 
 COMMAND = Align
+ON_DATA = (*get_args(DataObjective), *get_args(LearnedObjective))
+JUDGED = 500  # training examples on which learned permutations are judged, or half of them
 
 
 def run(config: Align) -> None:
@@ -95,11 +110,11 @@ def _check_options(config: Align) -> None:
     name = f"--objective {config.objective}"
     if not config.files:
         raise ValueError("name at least one posterior file to align")
-    if config.examples < 2:
+    if config.examples is not None and config.examples < 2:
         raise ValueError(f"--examples is {config.examples}; compare units on at least two")
     if config.to is None and (config.search or config.starts != ("auto",)):
         raise ValueError("--starts and --search are for one target; name it with --to")
-    if config.objective not in get_args(DataObjective):
+    if config.objective not in ON_DATA:
         if config.data is not None or config.root is not None:
             raise ValueError(
                 f"{name} uses no data; drop --data and --root, or take --objective correlations"
@@ -107,16 +122,27 @@ def _check_options(config: Align) -> None:
     elif config.to is None:
         raise ValueError(f"{name} is for one target; name it with --to")
     elif config.data is None:
-        raise ValueError(f"{name} compares units on data; name a data set with --data")
+        does = "learns" if config.objective == "path-loss" else "compares units"
+        raise ValueError(f"{name} {does} on data; name a data set with --data")
+    if config.objective != "path-loss" and config.time_limit is not None:
+        raise ValueError(f"--time-limit is for --objective path-loss; drop it for {name}")
 
 
-def _objective(config: Align, network: "DescribedNetwork") -> "ObjectiveLike":
+def _objective(config: Align, network: "DescribedNetwork") -> "ObjectiveLike | PathLoss":
     if config.data is None:
         return cast(WeightObjective, config.objective)
+    data = shared.open_data(config.data, config.root, network, config.files[0])
+    if config.objective == "path-loss":
+        from onebasin.alignment import PathLoss
+
+        train = data.train.first(config.examples)
+        judged = min(JUDGED, len(train.x) // 2)
+        limits = {"steps": config.steps, "time_limit": config.time_limit}
+        return PathLoss(network, train, judged=judged, **limits)
     from onebasin.alignment.activations import objective_on
 
-    data = shared.open_data(config.data, config.root, network, config.files[0])
-    return objective_on(config.objective, network, data.train.x[: config.examples])
+    images = data.train.x[: config.examples or shared.MATCHED]
+    return objective_on(config.objective, network, images)
 
 
 def _outputs(config: Align) -> dict[Path, Path]:
@@ -148,7 +174,7 @@ def _checked_headers(config: Align) -> "dict[Path, Header]":
     check_same_network(headers)
     (first, reference), *others = headers.items()
     for path, header in others:
-        mixes_kinds = config.objective in ("log-density", *get_args(DataObjective))
+        mixes_kinds = config.objective in ("log-density", *ON_DATA)
         if header.kind != reference.kind and not mixes_kinds:
             raise ValueError(
                 f"{path} is a {header.kind} and {first} a {reference.kind}; align posteriors of "
@@ -167,7 +193,7 @@ Moved = tuple[Path, "Posterior", dict[str, Any], dict[str, Any]]
 
 def _to_one(
     config: Align,
-    objective: "ObjectiveLike",
+    objective: "ObjectiveLike | PathLoss",
     symmetry: "Symmetry",
     loaded: "Mapping[Path, Posterior]",
 ) -> Iterator[Moved]:

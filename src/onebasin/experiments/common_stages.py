@@ -163,7 +163,8 @@ def align_posterior(config: Align, inputs: dict[str, Path], work: Work) -> dict[
         q1,
         to=q0,
         symmetry=sym,
-        objective=objective_on(config.objective, task.apply, images),
+        # As in the committed records: units after the nonlinearity alone.
+        objective=objective_on(config.objective, task.apply, images, sites="after"),
         starts=starts,
         search=FrankWolfe() if config.search else None,
         key=jax.random.key(config.seed),

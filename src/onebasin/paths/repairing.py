@@ -30,10 +30,11 @@ from numpy.typing import ArrayLike
 from onebasin.networks import Apply, NetworkLike, apply_of
 from onebasin.paths.ends import check_t, lerp
 from onebasin.paths.geodesics import DisplacementPath
-from onebasin.paths.layers import Channels
 from onebasin.posterior import LowRank, MeanField, Posterior, PosteriorT, Samples
 from onebasin.posterior.coupled import coupled_draws
 from onebasin.symmetry import Symmetry, find_symmetry
+from onebasin.symmetry.layers import Channels
+from onebasin.symmetry.recording import Recorder
 from onebasin.trees import PyTree, leaves_by_path, with_leaves
 
 TOLERANCE = 0.02  # how far a repaired layer may miss its target, in standard deviations
@@ -209,7 +210,8 @@ class _Statistics:
         self, members: list[Member], apply: Apply, x: jax.Array, symmetry: Symmetry
     ) -> None:
         self.members = members
-        channels = Channels(apply, members[0][0], x, symmetry, members[0][1])
+        params, state = members[0][:2]
+        channels = Channels(Recorder(apply, params, x, symmetry, state))
         self.layers = channels.layers
 
         @jax.jit

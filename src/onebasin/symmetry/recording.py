@@ -84,7 +84,7 @@ class Recorder:
         exactly the unit's term in the output's sum. It is invariant under the scaling of
         homogeneous units (c on what computes the unit, 1/c on what reads it).
         """
-        sources = self._sources()
+        sources = self.sources()
         sites = [site for values in sources.values() for site in values]
         arrays = self.collect(sites, params, x, self._checked(state))
         operands = (params, x, state) if self.has_state else (params, x)
@@ -101,7 +101,7 @@ class Recorder:
         for name, own in sources.items():
             terms = []
             for site, value in own.items():
-                rows_of = partial(self._rows, value=value, name=name)
+                rows_of = partial(self.rows, value=value, name=name)
                 rows = jax.vmap(rows_of)(slopes[site] * arrays[site])
                 terms.append(rows.sum(axis=2).T)
             recorded[name] = jax.numpy.concatenate(terms, axis=1)
@@ -145,20 +145,20 @@ class Recorder:
 
     @cached_property
     def _units(self) -> Callable[..., dict[str, jax.Array]]:
-        sources = self._sources()
+        sources = self.sources()
 
         def run(params: PyTree, x: Any, state: PyTree) -> dict[str, jax.Array]:
             sites = [site for values in sources.values() for site in values]
             arrays = self.collect(sites, params, x, state)
             recorded = {}
             for name, values in sources.items():
-                rows = [self._rows(arrays[site], v, name) for site, v in values.items()]
+                rows = [self.rows(arrays[site], v, name) for site, v in values.items()]
                 recorded[name] = jax.numpy.concatenate(rows, axis=1)
             return recorded
 
         return jax.jit(run)
 
-    def _sources(self) -> dict[str, dict[Site, Value]]:
+    def sources(self) -> dict[str, dict[Site, Value]]:
         """For each group, the arrays that carry its units into the layers that read them."""
         sources: dict[str, dict[Site, Value]] = {g.name: {} for g in self.symmetry.groups}
         for contraction in self.traced.trace.contractions:
@@ -177,7 +177,7 @@ class Recorder:
         Examples are the dimensions inside attention queries and keys, and the state of a recurrent
         cell that only the cell itself reads.
         """
-        seen = self._sources()
+        seen = self.sources()
         return tuple(group.name for group in self.symmetry.groups if group.name not in seen)
 
     def _reads(self, kernel: str, atom: Atom) -> bool:
@@ -188,7 +188,12 @@ class Recorder:
             for i in together
         )
 
-    def _rows(self, array: jax.Array, value: Value, name: str) -> jax.Array:
+    def groups_along(self, axis: Axis) -> tuple[str, ...]:
+        """The groups whose units lie along a traced axis."""
+        layout = to_layout(axis, self._names)
+        return tuple(dict.fromkeys(name for name, _ in occurrences(layout)))
+
+    def rows(self, array: jax.Array, value: Value, name: str) -> jax.Array:
         """One row for each unit of a group, from an array that carries them along some axis."""
         for together, node in views(value.axes):
             for group, positions in occurrences(to_layout(node, self._names)):

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from onebasin.networks import Apply
-from onebasin.symmetry import Symmetry
 from onebasin.symmetry import axes as ax
 from onebasin.symmetry.joints import undivided
 from onebasin.symmetry.recording import Recorder
 from onebasin.symmetry.rules import Value
+from onebasin.symmetry.symmetry import Symmetry
 from onebasin.trees import PyTree
 
 
@@ -35,11 +34,9 @@ class Channels:
     one of the gains or kernels of the same units.
     """
 
-    def __init__(
-        self, apply: Apply, params: PyTree, x: jax.Array, symmetry: Symmetry, state: PyTree | None
-    ) -> None:
-        self._recorder = recorder = Recorder(apply, params, x, symmetry, state)
-        traced = recorder.traced
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        traced, symmetry = recorder.traced, recorder.symmetry
         found: list[tuple[Layer, Value, ax.Axis]] = []
         for layer, result in recorder.layers_with_results:
             kernel = (layer.kernel, layer.axis)
@@ -57,19 +54,23 @@ class Channels:
                 scales = _scales(symmetry, event.leaf, len(traced.axes[event.leaf]) - 1)
                 found.append((Layer(event.leaf, scales, event.leaf), event.result, channels))
                 named.add(event.leaf)
-        sites = [
-            (result.site, [undivided(a) for a in result.axes].index(undivided(channels)), layer)
-            for layer, result, channels in found
-            if result.site is not None
+        recorded = [
+            (result.site, entry) for entry in found if (result := entry[1]).site is not None
         ]
-        self._found = sorted(sites, key=lambda entry: entry[0])  # in the order of the run
-        self.layers = tuple(layer for _, _, layer in self._found)
+        ordered = [entry for _, entry in sorted(recorded, key=lambda pair: pair[0])]  # as they run
+        self.layers = tuple(layer for layer, _, _ in ordered)
+        self.results = tuple((result, channels) for _, result, channels in ordered)
+        """The traced array of each layer's channels, and their axis."""
+        self._found = [
+            (result.site, [undivided(a) for a in result.axes].index(undivided(channels)))
+            for result, channels in self.results
+        ]
 
     def record(self, params: PyTree, state: PyTree | None) -> list[jax.Array]:
         """The channels of every layer, [channels, observations]."""
-        sites = [site for site, _, _ in self._found]
+        sites = [site for site, _ in self._found if site is not None]
         arrays = self._recorder.collect(sites, params, self._recorder.x, state)
-        moved = (jnp.moveaxis(arrays[site], axis, 0) for site, axis, _ in self._found)
+        moved = (jnp.moveaxis(arrays[site], axis, 0) for site, axis in self._found)
         return [array.reshape(array.shape[0], -1) for array in moved]
 
 

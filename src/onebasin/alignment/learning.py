@@ -1,0 +1,236 @@
+"""Learning permutations on the loss of a path: anneal, project, polish.
+
+1. Every group has a matrix of scores, at first the correlations of the two networks' units. Divided
+   by a temperature and made doubly stochastic (`doubly_stochastic.py`), it mixes units; the loss on
+   the path is differentiable in it, and Adam lowers it on mini-batches while the temperature falls.
+2. From time to time the scores are projected to permutations by exact assignment, and the loss of
+   these is judged on examples that are not learned from. The best is kept.
+3. The polish exchanges pairs of units in the best permutation. To first order, exchanging the units
+   at i and j changes the loss by what ∂loss/∂P says; the most promising exchanges are tried
+   together, then in halves. A trial is kept only if the judged loss falls.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from onebasin.alignment.assignment import solve
+from onebasin.alignment.doubly_stochastic import soften
+from onebasin.alignment.path_loss import (
+    Batch,
+    Judge,
+    PathLoss,
+    PathLosses,
+    PathPoint,
+    Side,
+)
+from onebasin.alignment.soft_action import matrices_of
+from onebasin.progress import Reporter
+from onebasin.symmetry import Permutation, Symmetry
+
+Scores: TypeAlias = dict[str, np.ndarray]
+Exchange: TypeAlias = tuple[str, int, int]
+EVERY = 10  # steps between two projections
+TOGETHER = 32  # exchanges tried at once at first
+SLOPES = 4  # batches that ∂loss/∂P is averaged over
+
+
+@dataclass
+class Learned:
+    """The best permutation so far, its judged loss, and how it was reached."""
+
+    permutation: Permutation
+    loss: float
+    began: float
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    steps: int = 0
+    trials: int = 0
+
+    def __post_init__(self) -> None:
+        self._note()
+
+    def offer(self, permutation: Permutation, loss: float) -> bool:
+        """Keep a permutation if its judged loss is lower."""
+        if not loss < self.loss:
+            return False
+        self.permutation, self.loss = permutation, loss
+        self._note()
+        return True
+
+    def _note(self) -> None:
+        self.losses.append(self.loss)
+        self.seconds.append(time.perf_counter() - self.began)
+
+
+class Examples:
+    """Random points of the path with mini-batches and draws, a deterministic stream of them."""
+
+    def __init__(
+        self, objective: PathLoss, data: Batch, sides: tuple[Side, Side], rng: np.random.Generator
+    ) -> None:
+        self.objective, self.data = objective, data
+        self._size = min(objective.batch_size, len(data.x))
+        self._sides, self._rng, self._count = sides, rng, 0
+
+    def __iter__(self) -> "Examples":
+        return self
+
+    def __next__(self) -> tuple[PathPoint, Batch]:
+        picks = np.sort(self._rng.choice(len(self.data.x), self._size, replace=False))
+        t = float(self.objective.at(self._rng.uniform()))
+        at = PathPoint.random(t, self._sides, self._count, self._rng)
+        self._count += 1
+        return at, Batch(self.data.x[picks], self.data.y[picks])
+
+
+def project(scores: Mapping[str, Any]) -> Permutation:
+    """The permutations that maximise ⟨scores, P⟩, exactly."""
+    return Permutation(
+        {name: solve(np.asarray(s, np.float64), name=name).columns for name, s in scores.items()}
+    )
+
+
+def learn(
+    objective: PathLoss,
+    losses: PathLosses,
+    sides: tuple[Side, Side],
+    scores: Scores,
+    best: Learned,
+    judge: Judge,
+    examples: Examples,
+    report: Reporter,
+) -> None:
+    """Gradient steps on the scores; `best` receives every projection that is better."""
+    hard_forward = objective.relaxation == "straight-through"
+    optimiser = optax.adam(objective.learning_rate, b1=0.9, b2=0.99)
+
+    @jax.jit
+    def step(
+        scores: Any,
+        state: Any,
+        temperature: Any,
+        projected: Any,
+        sides: Any,
+        at: PathPoint,
+        batch: Batch,
+    ) -> tuple[Any, Any]:
+        def loss(scores: Any) -> jax.Array:
+            soft = {name: soften(s / temperature) for name, s in scores.items()}
+            if hard_forward:  # the value of the projection, the gradient of the soft matrix
+                soft = {
+                    name: p + jax.lax.stop_gradient(projected[name] - p) for name, p in soft.items()
+                }
+            return losses.soft(soft, sides, at, batch)
+
+        slopes = jax.grad(loss)(scores)
+        change, state = optimiser.update(slopes, state)
+        return optax.apply_updates(scores, change), state
+
+    latent: Any = {name: jnp.asarray(s, jnp.float32) for name, s in scores.items()}
+    state = optimiser.init(latent)
+    first, last = objective.temperatures
+    projected = matrices_of(project(latent)) if hard_forward else None
+    for number, (at, batch) in zip(range(objective.steps), examples, strict=False):
+        if _late(objective, best):
+            break
+        temperature = first * (last / first) ** (number / max(objective.steps - 1, 1))
+        latent, state = step(latent, state, temperature, projected, sides, at, batch)
+        best.steps += 1
+        if hard_forward:
+            projected = matrices_of(project(latent))
+        if best.steps % EVERY == 0 or best.steps == objective.steps:
+            permutation = project(latent)
+            best.offer(permutation, judge(permutation))
+            report("learning", best.steps, objective.steps, f"loss {best.loss:.4f}")
+
+
+def polish(
+    objective: PathLoss,
+    losses: PathLosses,
+    sides: tuple[Side, Side],
+    best: Learned,
+    judge: Judge,
+    examples: Examples,
+    report: Reporter,
+) -> None:
+    """Exchanges of units, each kept only if the judged loss falls."""
+    slope = jax.jit(jax.grad(losses.soft))
+
+    def try_all(exchanges: Sequence[Exchange]) -> bool:
+        """Try some exchanges together, and if they do not help, each half of them."""
+        if not exchanges or best.trials >= objective.exchanges or _late(objective, best):
+            return False
+        permutation = exchanged(best.permutation, exchanges)
+        best.trials += 1
+        kept = best.offer(permutation, judge(permutation))
+        report("polishing", best.trials, objective.exchanges, f"loss {best.loss:.4f}")
+        if kept or len(exchanges) == 1:
+            return kept
+        half = len(exchanges) // 2
+        parts = [try_all(part) for part in (exchanges[:half], exchanges[half:])]
+        return any(parts)
+
+    while best.trials < objective.exchanges and not _late(objective, best):
+        matrices = matrices_of(best.permutation)
+        slopes: dict[str, np.ndarray] = {}
+        for _, (at, batch) in zip(range(SLOPES), examples, strict=False):
+            for name, value in slope(matrices, sides, at, batch).items():
+                slopes[name] = slopes.get(name, 0.0) + np.asarray(value, np.float64) / SLOPES
+        if not try_all(promising(best.permutation, slopes)):
+            break  # no exchange alone helps
+
+
+def exchanged(permutation: Permutation, exchanges: Sequence[Exchange]) -> Permutation:
+    """The permutation with the images of pairs of units exchanged."""
+    indices = {name: np.array(permutation[name]) for name in permutation}
+    for name, i, j in exchanges:
+        indices[name][[i, j]] = indices[name][[j, i]]
+    return Permutation(indices)
+
+
+def promising(permutation: Permutation, slopes: Mapping[str, np.ndarray]) -> list[Exchange]:
+    """Disjoint exchanges that lower the loss to first order, the most promising first.
+
+    P[i, p(i)] and P[j, p(j)] become zero, P[i, p(j)] and P[j, p(i)] one.
+    """
+    found: list[tuple[float, Exchange]] = []
+    for name in permutation:
+        moved = slopes[name][:, permutation[name]]  # [i, j]: the slope for p(j) at i
+        own = np.diag(moved)
+        change = moved + moved.T - own[:, None] - own[None, :]
+        rows, columns = np.nonzero(np.triu(change < 0, 1))
+        best = np.argsort(change[rows, columns], kind="stable")[: 8 * TOGETHER]
+        found += [
+            (float(change[i, j]), (name, int(i), int(j)))
+            for i, j in zip(rows[best], columns[best], strict=True)
+        ]
+    chosen: list[Exchange] = []
+    taken: set[tuple[str, int]] = set()
+    for _, (name, i, j) in sorted(found):
+        if len(chosen) < TOGETHER and taken.isdisjoint({(name, i), (name, j)}):
+            chosen.append((name, i, j))
+            taken |= {(name, i), (name, j)}
+    return chosen
+
+
+def biased(scores: Scores, start: Permutation, symmetry: Symmetry, bonus: float) -> Scores:
+    """The scores, raised where the start has its entries if it is not their own projection."""
+    if project(scores) == start:
+        return scores
+    return {
+        group.name: scores[group.name]
+        + bonus * np.eye(group.size, dtype=np.float32)[start[group.name]]
+        for group in symmetry.groups
+    }
+
+
+def _late(objective: PathLoss, best: Learned) -> bool:
+    limit = objective.time_limit
+    return limit is not None and time.perf_counter() - best.began > limit
