@@ -36,6 +36,9 @@ settings.register_profile(
 settings.load_profile("onebasin")
 
 
+# The tests of PyTorch modules need PyTorch; `make test-torch` installs it and runs them.
+collect_ignore = [] if "ONEBASIN_TEST_TORCH" in os.environ else ["pytorch"]
+
 # Few tests, long ones: begun last, they would leave one worker alone at the end.
 LONGEST = ("test_experiments_xiao", "test_experiments_rossi", "test_readme", "test_fit_resume")
 

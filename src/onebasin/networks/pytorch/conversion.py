@@ -1,0 +1,212 @@
+"""A PyTorch module as a `Network`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from onebasin.networks.network import Network
+from onebasin.networks.pytorch.exporting import CannotConvert, Example, export
+from onebasin.networks.pytorch.interpreting import Origin, Program, read_program, width_of
+from onebasin.networks.pytorch.package import import_torch
+from onebasin.networks.pytorch.storage import Entries, read_entries
+from onebasin.networks.pytorch.tensors import dtype_of, to_jax, to_tensor
+from onebasin.trees import PyTree
+
+# How far the outputs may be from PyTorch's, relative to their largest magnitude: rounding of a deep
+# network with a margin. A wrong operator is off by per cents at least.
+TOLERANCE = {64: 1e-9, 32: 1e-4, 16: 5e-2}
+
+
+def from_torch(
+    module: Any,
+    example: Any,
+    *,
+    output: str | int | None = None,
+    state: Sequence[str] | None = None,
+) -> Network:
+    """A `Network` from a PyTorch module in evaluation mode.
+
+    The module is exported by `torch.export`, and its graph is computed by JAX. The outputs on the
+    example are compared with PyTorch's before the network is returned. Params are a dictionary of
+    arrays with the names of the module's own `state_dict`; a parameter with several names (tied
+    weights) has the first. The inputs of the network may have any number of rows.
+
+    `network.with_params(params)` is a state_dict, and `network.load_into(module, posterior)` fills
+    a module.
+
+    Args:
+      module: a `torch.nn.Module`; call `module.eval()` first.
+      example: a batch for the module: a tensor, a tuple of tensors, or a dictionary of tensors by
+        argument name. The network takes `x` in the same form, of arrays.
+      output: which output to take, if the module returns several: a name or a position.
+      state: names of the buffers that move with units; by default those that a call of a copy in
+        training mode changes, such as running statistics. All other buffers are constants.
+
+    >>> import onebasin as ob, torch                                    # doctest: +SKIP
+    >>> module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    >>> ob.networks.from_torch(module.eval(), torch.ones(2, 3))         # doctest: +SKIP
+    Network(26 parameters)
+    """
+    torch = import_torch()
+    _check_module(torch, module)
+    batch = Example.of(example)
+    entries = read_entries(module, batch, state)
+    _check_precision(entries)
+    with torch.no_grad():
+        returned = module(*batch.args, **batch.kwargs)
+    taken, position = _taken(returned, output, type(module).__name__)
+    program = export(module, batch)
+    origins, rows = _origins(program, entries, batch)
+    params = {name: to_jax(tensor) for name, tensor in entries.params.items()}
+    running = {name: to_jax(tensor) for name, tensor in entries.state.items()} or None
+    run = read_program(program, origins, [position], width_of(params))
+    apply = _apply(run, rows, bool(running))
+    network = Network(apply, params, running, _restore(entries))
+    _check_outputs(network, batch, taken, type(module).__name__)
+    return network
+
+
+def _check_module(torch: Any, module: Any) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise ValueError(f"from_torch takes a torch.nn.Module, got {type(module).__name__}")
+    for name, part in module.named_modules():
+        if part.training:
+            what = f"its part '{name}'" if name else "it"
+            raise ValueError(
+                f"{type(module).__name__} cannot be converted while {what} is in training mode; "
+                "call module.eval() first"
+            )
+
+
+def _check_precision(entries: Entries) -> None:
+    for name, tensor in entries.params.items():
+        dtype = dtype_of(tensor.dtype)
+        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+            raise ValueError(
+                f"parameter '{name}' is {dtype}, which JAX would round; call module.float(), or "
+                'jax.config.update("jax_enable_x64", True)'
+            )
+
+
+def _taken(returned: Any, output: str | int | None, name: str) -> tuple[Any, int]:
+    """The output that is asked for, and its position among all of them."""
+    torch = import_torch()
+    leaves = torch.utils._pytree.tree_leaves(returned)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if output is None and len(tensors) == 1:
+        taken = tensors[0]
+    elif output is None:
+        raise ValueError(
+            f"{name} returns {len(tensors)} tensors{_names(returned)}; choose one with output="
+        )
+    else:
+        try:
+            taken = returned[output]
+        except (KeyError, IndexError, TypeError):
+            raise ValueError(f"{name} has no output {output!r}{_names(returned)}") from None
+    for position, leaf in enumerate(leaves):
+        if leaf is taken:
+            return taken, position
+    raise ValueError(f"output {output!r} of {name} is not a tensor; choose another")
+
+
+def _names(returned: Any) -> str:
+    if isinstance(returned, Mapping):
+        return f" ({', '.join(map(str, returned))})"
+    if isinstance(returned, tuple | list):
+        return f" (at positions 0 to {len(returned) - 1})"
+    return ""
+
+
+def _origins(
+    program: Any, entries: Entries, batch: Example
+) -> tuple[dict[str, tuple[Origin, Any]], int | None]:
+    """Where each placeholder comes from, and the number of rows if the graph fixes it."""
+    signature = program.graph_signature
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    inputs = iter([*range(len(batch.args)), *batch.kwargs])
+    origins: dict[str, tuple[Origin, Any]] = {}
+    rows = None
+    for node, spec in zip(nodes, signature.input_specs, strict=True):
+        kind, target = spec.kind.name, spec.target
+        if kind == "USER_INPUT":
+            origins[node.name] = "input", next(inputs)
+            length = node.meta["val"].shape[0]
+            rows = length if isinstance(length, int) else rows
+        elif kind == "PARAMETER":
+            origins[node.name] = "params", entries.tied.get(target, target)
+        elif kind == "BUFFER" and target in entries.state:
+            origins[node.name] = "state", target
+        elif kind not in ("BUFFER", "CONSTANT_TENSOR"):
+            raise CannotConvert(f"the module holds {target}, a {kind}, which is not supported")
+    for spec in signature.output_specs:
+        if spec.kind.name == "BUFFER_MUTATION":
+            raise CannotConvert(
+                f"the module changes its buffer '{spec.target}' when it is called in evaluation "
+                "mode; switch that off"
+            )
+    return origins, rows
+
+
+def _apply(run: Program, rows: int | None, has_state: bool) -> Any:
+    """`apply(params, x)`, or `apply(params, x, state)` where buffers move with units."""
+
+    def call(params: PyTree, x: Any, state: PyTree | None) -> jax.Array:
+        if isinstance(x, Mapping):
+            inputs = dict(x)
+        else:
+            inputs = dict(enumerate(x if isinstance(x, tuple | list) else (x,)))
+        for name, source in run.sources.items():
+            if source.origin == "input" and source.key not in inputs:
+                raise ValueError(f"the network needs the input {source.key!r} ({name}) in x")
+        lengths = {np.shape(value)[0] for value in inputs.values()}
+        if rows is not None and lengths != {rows}:
+            raise ValueError(
+                f"this module computes with a batch of {rows} only, as in its example; give as "
+                "many rows, or write the module for any number"
+            )
+        (result,) = run({"params": params, "state": state or {}, "input": inputs})
+        return result
+
+    return call if has_state else lambda params, x: call(params, x, None)
+
+
+def _restore(entries: Entries) -> Any:
+    """`restore(params, state)` gives a state_dict."""
+    dtypes = {name: t.dtype for name, t in {**entries.params, **entries.state}.items()}
+    tied, others = entries.tied, entries.others
+
+    def restore(params: PyTree, state: PyTree | None) -> dict[str, Any]:
+        filled = {
+            name: to_tensor(array, dtypes[name])
+            for name, array in {**params, **(state or {})}.items()
+        }
+        filled |= {name: filled[source] for name, source in tied.items()}
+        return filled | {name: tensor.clone() for name, tensor in others.items()}
+
+    return restore
+
+
+def _check_outputs(network: Network, batch: Example, expected: Any, name: str) -> None:
+    """Refuse a network whose outputs on the example are not PyTorch's."""
+    arrays = {k: np.asarray(to_jax(t)) for k, t in batch.kwargs.items()}
+    x = arrays or tuple(np.asarray(to_jax(t)) for t in batch.args)
+    rest = () if network.state is None else (network.state,)
+    found = np.asarray(jax.jit(network.apply)(network.params, x, *rest))
+    wanted = np.asarray(to_jax(expected))
+    if found.shape != wanted.shape:
+        raise CannotConvert(f"{name} was converted wrongly: its outputs have shape {found.shape}")
+    if not np.issubdtype(wanted.dtype, np.floating) and wanted.dtype.kind != "V":
+        return
+    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+    largest = np.abs(wanted).max(initial=0)
+    if not np.isfinite(wanted).all():
+        raise CannotConvert(f"{name} gives NaN or infinity on the example; give another")
+    off = np.abs(found - wanted).max(initial=0) / (largest or 1)
+    if not off <= TOLERANCE[min(width_of({"out": to_jax(expected)}), 64)]:
+        raise CannotConvert(
+            f"{name} was converted wrongly: its outputs on the example differ from PyTorch's by "
+            f"{off:.1e} of their largest; please report the module"
+        )

@@ -1,0 +1,130 @@
+"""A module as a graph of operators that have a counterpart in JAX, by `torch.export`."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from onebasin.networks.pytorch import operators  # noqa: F401  # fills the registry
+from onebasin.networks.pytorch.package import import_torch
+from onebasin.networks.pytorch.registry import KEPT, counterpart
+
+ROUNDS = 3  # of decompositions; each may give operators that have one of their own
+
+
+class CannotConvert(ValueError):
+    """A module that cannot be turned into a function of its params and inputs."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """The inputs of one call: positional ones, or by name; their first axis is the batch."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @classmethod
+    def of(cls, example: Any) -> "Example":
+        """From a tensor, a tuple of tensors, or a dictionary of tensors by argument name."""
+        torch = import_torch()
+        if isinstance(example, dict):
+            read = cls((), dict(example))
+        else:
+            read = cls(tuple(example) if isinstance(example, tuple | list) else (example,), {})
+        for tensor in read.tensors:
+            if not isinstance(tensor, torch.Tensor) or not tensor.ndim or not len(tensor):
+                raise ValueError(
+                    "the example must be a batch as a tensor, a tuple of tensors, or a dictionary "
+                    f"of tensors by argument name; got {type(tensor).__name__}"
+                )
+        if not read.tensors or len({len(t) for t in read.tensors}) > 1:
+            raise ValueError("the inputs of the example need one and the same number of rows")
+        return read if len(read.tensors[0]) > 1 else read._twice()
+
+    @property
+    def tensors(self) -> list[Any]:
+        return [*self.args, *self.kwargs.values()]
+
+    def _twice(self) -> "Example":
+        """Two rows: torch.export takes a batch of one for a constant."""
+        cat = import_torch().cat
+        return Example(
+            tuple(cat([t, t]) for t in self.args), {k: cat([t, t]) for k, t in self.kwargs.items()}
+        )
+
+
+def export(module: Any, example: Example) -> Any:
+    """The exported program of a module, with a counterpart for every operator."""
+    torch = import_torch()
+    batch = {0: torch.export.Dim.AUTO}
+    shapes = (tuple(batch for _ in example.args), dict.fromkeys(example.kwargs, batch))
+    with _quiet(), torch.no_grad():
+        try:
+            program = torch.export.export(
+                module,
+                example.args,
+                example.kwargs,
+                dynamic_shapes=shapes[1] if example.kwargs else shapes[0],
+                strict=False,
+            )
+        except Exception as error:  # torch.export raises errors of many kinds
+            raise CannotConvert(_reason(module, error)) from error
+        program = program.run_decompositions(_table())
+        for _ in range(ROUNDS):
+            known = torch._decomp.get_decompositions(unknown_operators(program.graph))
+            if not known:
+                break
+            program = program.run_decompositions(known)
+    unknown = unknown_operators(program.graph)
+    if unknown:
+        raise CannotConvert(
+            f"{type(module).__name__} cannot be converted: the operators "
+            f"{', '.join(map(str, unknown))} have no counterpart in JAX yet"
+        )
+    return program
+
+
+def _reason(module: Any, error: Exception) -> str:
+    """One sentence for an error of torch.export."""
+    name, text = type(module).__name__, " ".join(str(error).split())
+    if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
+        return (
+            f"{name} cannot be converted: what it computes depends on the numbers of its inputs "
+            "(an if or a shape made from them); write it with torch.where"
+        )
+    return f"{name} cannot be exported by torch.export: {text[:300]}"
+
+
+def unknown_operators(graph: Any) -> list[Any]:
+    """The operators of a graph that have no counterpart."""
+    ops = import_torch()._ops
+    found = {
+        node.target
+        for node in graph.nodes
+        if node.op == "call_function"
+        and isinstance(node.target, ops.OpOverload | ops.HigherOrderOperator)
+        and counterpart(str(node.target)) is None
+    }
+    return sorted(found, key=str)
+
+
+def _table() -> Any:
+    """PyTorch's decompositions into core operators, without those that are kept whole."""
+    torch = import_torch()
+    table = torch.export.exported_program.default_decompositions()
+    for name in KEPT:
+        packet = getattr(torch.ops.aten, name.partition(".")[0])
+        for overload in packet.overloads():
+            target = getattr(packet, overload)
+            if name in (str(target).removeprefix("aten."), packet.__name__):
+                table.pop(target, None)
+    return table
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of torch.export about itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,131 @@
+"""Matrix products, convolutions and attention."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from onebasin.networks.pytorch.operators_reductions import safe_softmax
+from onebasin.networks.pytorch.registry import operator
+
+
+@operator("mm", "bmm", "mv", "dot", "matmul")
+def matmul(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.matmul(x, y)
+
+
+@operator("addmm", "baddbmm")
+def add_matmul(
+    bias: jax.Array, x: jax.Array, y: jax.Array, *, beta: float = 1, alpha: float = 1
+) -> jax.Array:
+    product = jnp.matmul(x, y)
+    product = product if alpha == 1 else alpha * product
+    if beta == 0:
+        return product  # even where the bias is NaN
+    return product + (bias if beta == 1 else beta * bias)
+
+
+@operator("einsum", keep=True)
+def einsum(
+    equation: str, operands: Sequence[jax.Array], path: Sequence[int] | None = None
+) -> jax.Array:
+    del path  # the order of the products
+    return jnp.einsum(equation, *operands)
+
+
+@operator("linear", keep=True)
+def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    product = jnp.matmul(x, weight.T)
+    return product if bias is None else product + bias
+
+
+def on_channels(values: jax.Array, x: jax.Array) -> jax.Array:
+    """One value for every channel of x [n, channels, …]."""
+    return values.reshape(1, -1, *[1] * (x.ndim - 2))
+
+
+@operator("convolution")
+def convolution(
+    x: jax.Array,
+    weight: jax.Array,
+    bias: jax.Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> jax.Array:
+    """A convolution of [n, channels, …] with a kernel [out, in, …], of any number of image axes."""
+    n = x.ndim - 2
+    stride, padding, dilation, output_padding = (
+        list(value) * n if len(value) == 1 else list(value)
+        for value in (stride, padding, dilation, output_padding)
+    )
+    if transposed:
+        # The gradient of a convolution: the input spread out by the stride, the kernel reversed,
+        # with [in, out] in place of [out, in] inside every group.
+        inputs, outputs, *sides = weight.shape
+        kernel = lax.rev(weight, range(2, n + 2))
+        kernel = kernel.reshape(groups, inputs // groups, outputs, *sides).swapaxes(1, 2)
+        kernel = kernel.reshape(groups * outputs, inputs // groups, *sides)
+        spans = [d * (k - 1) for k, d in zip(sides, dilation, strict=True)]
+        edges = [
+            (span - p, span - p + extra)
+            for span, p, extra in zip(spans, padding, output_padding, strict=True)
+        ]
+        spread, strides = stride, [1] * n
+    else:
+        kernel, edges, spread, strides = weight, [(p, p) for p in padding], [1] * n, stride
+    out = lax.conv_general_dilated(
+        x, kernel, strides, edges, spread, dilation, feature_group_count=groups
+    )
+    return out if bias is None else out + on_channels(bias, out)
+
+
+@operator("scaled_dot_product_attention", keep=True)
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> jax.Array:
+    """softmax(q kᵀ · scale + mask) v; with `enable_gqa` several heads of q share one of k and v."""
+    if dropout_p:
+        raise ValueError("the module drops attention weights at random; set its dropout to 0")
+    if enable_gqa and q.shape[-3] != k.shape[-3]:
+        return _grouped(q, k, v, mask, is_causal, scale)
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = jnp.matmul(q, jnp.swapaxes(k, -1, -2)) * factor
+    if is_causal:
+        mask = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+    if mask is None:
+        return jnp.matmul(jax.nn.softmax(scores, -1), v)
+    scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == bool else scores + mask
+    return jnp.matmul(safe_softmax(scores, -1), v)
+
+
+def _grouped(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    is_causal: bool,
+    scale: float | None,
+) -> jax.Array:
+    """Attention in which every head of k and v serves a run of consecutive heads of q."""
+    shared = k.shape[-3]
+    q = q.reshape(*q.shape[:-3], shared, q.shape[-3] // shared, *q.shape[-2:])
+    k, v = jnp.expand_dims(k, -3), jnp.expand_dims(v, -3)
+    if mask is not None and mask.ndim >= 3:
+        parts = (1, 1) if mask.shape[-3] == 1 else (shared, mask.shape[-3] // shared)
+        mask = mask.reshape(*mask.shape[:-3], *parts, *mask.shape[-2:])
+    out = attention(q, k, v, mask, 0.0, is_causal, scale=scale)
+    return out.reshape(*out.shape[:-4], -1, *out.shape[-2:])
