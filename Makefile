@@ -4,16 +4,21 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+TORCH_STAMP := $(VENV)/.torch-installed
 # The pins are for one version of Python; with others, say CONSTRAINTS= for none.
 CONSTRAINTS ?= -c constraints.txt
 
-.PHONY: demo test fast lint types format docs docs-serve records results tutorials attack release constraints clean
+.PHONY: demo test test-torch fast lint types format docs docs-serve records results tutorials attack release constraints clean
 
 demo: $(STAMP)
 	$(BIN)/onebasin demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The tests of PyTorch modules, which need PyTorch; make test runs without it.
+test-torch: $(TORCH_STAMP)
+	ONEBASIN_TEST_TORCH=1 $(BIN)/python -m pytest -n 2 tests/pytorch
 
 fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m fast
@@ -74,9 +79,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[test,lint,docs]"
 	touch $(STAMP)
 
-# The pins of constraints.txt, from what is installed here now.
+$(TORCH_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[test-torch]"
+	touch $(TORCH_STAMP)
+
+# The pins of constraints.txt, from what is installed here now; without the labels of local builds
+# (torch==2.13.0+cpu), which no index has.
 constraints: $(STAMP)
-	( head -1 constraints.txt; $(BIN)/python -m pip freeze --exclude-editable ) > constraints.new
+	( head -1 constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/+.*//' ) \
+	  > constraints.new
 	mv constraints.new constraints.txt
 
 clean:

@@ -1,5 +1,7 @@
 """Adapters: the network equals the module, and its leaves are plain arrays."""
 
+import sys
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 
-from onebasin.networks import Network, from_equinox, from_linen, from_nnx
+from onebasin.networks import Network, from_equinox, from_linen, from_nnx, from_torch
 from onebasin.posterior import Samples
 from onebasin.trees import leaves_by_path, shapes_by_path
 
@@ -354,3 +356,18 @@ def test_a_draw_and_the_mean_of_a_posterior_are_modules():
     index = int(drawn["params"]["Dense_0"]["bias"][0])  # zeros were the start
     want = {"params": posterior.draw(index), **jax.tree.map(lambda a: a[index], posterior.state)}
     jax.tree.map(np.testing.assert_array_equal, drawn, want)
+
+
+# --- PyTorch: the rest is tested where it is installed, in tests/pytorch ------------------------
+
+
+def test_without_pytorch_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"pip install 'onebasin\[torch\]'"):
+        from_torch(None, None)
+
+
+def test_only_networks_from_pytorch_fill_a_module():
+    network = Network(lambda params, x: x @ params["w"], {"w": jnp.ones((3, 2))})
+    with pytest.raises(ValueError, match=r"made by networks\.from_torch; with_params"):
+        network.load_into(None, network.params)

@@ -84,7 +84,7 @@ def test_python_examples_of_the_docs(tmp_path: Path) -> None:
     program += "for page in sys.argv[1:]: runpy.run_path(page, init_globals=vars(given))"
     pages = []
     for page in with_code("python"):
-        if page != README:
+        if page != README and page.stem != "pytorch":  # tests/pytorch runs the page on PyTorch
             pages.append(tmp_path / f"{name(page).replace('/', '-')}.py")
             pages[-1].write_text("\n".join(blocks(page, "python")))
     assert pages
@@ -99,4 +99,4 @@ def test_links_lead_somewhere() -> None:
 
 def test_the_documented_test_command_is_the_one_that_ci_runs() -> None:
     assert "\nmake test\n" in README.read_text()
-    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make test")
+    assert "\nmake test\n" in (ROOT / ".ci" / "run").read_text()

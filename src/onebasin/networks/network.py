@@ -18,6 +18,7 @@ Apply: TypeAlias = Callable[..., jax.Array]
 """`apply(params, x)`, or `apply(params, x, state)` where there are running statistics."""
 
 
+@runtime_checkable
 class Distribution(Protocol):
     """What a network needs of a posterior over its params."""
 
@@ -37,6 +38,8 @@ class Network:
       state: the running statistics, if any.
       restore: `restore(params, state)` gives the module that the network was adapted from, with
         these params; the adapters set it.
+      fill: `fill(module, restored)` writes what `restore` gave into a module that holds its own
+        weights; set by `networks.from_torch`.
 
     >>> import jax.numpy as jnp, onebasin as ob
     >>> ob.Network(lambda params, x: x @ params["w"], {"w": jnp.ones((3, 2))})
@@ -47,6 +50,7 @@ class Network:
     params: PyTree
     state: PyTree | None = None
     restore: Callable[[PyTree, PyTree | None], Any] | None = field(default=None, repr=False)
+    fill: Callable[[Any, Any], Any] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         running = (
@@ -63,7 +67,8 @@ class Network:
 
         Returns:
           Linen variables, an NNX model, an Equinox module (with running statistics the pair of
-          module and state), or for a network made by hand the params themselves.
+          module and state), a PyTorch state_dict, or for a network made by hand the params
+          themselves.
 
         >>> import equinox as eqx, jax, onebasin as ob
         >>> linear = eqx.nn.Linear(3, 2, key=jax.random.key(0))
@@ -103,6 +108,33 @@ class Network:
         if state is not None and shapes_by_path(state) != shapes_by_path(self.state):
             state = jax.tree.map(lambda leaf: np.mean(leaf, axis=0), state)  # one for every draw
         return self.with_params(posterior.moments()[0], state)
+
+    def load_into(
+        self, module: Any, weights: PyTree | Distribution, state: PyTree | None = None
+    ) -> Any:
+        """Fill a PyTorch module, in place, and return it.
+
+        Args:
+          module: a `torch.nn.Module` of the architecture that was converted. It keeps its own data
+            types and devices.
+          weights: params like this network's, or a posterior, of which the mean is taken.
+          state: running statistics to go with params; by default those of this network.
+
+        >>> import onebasin as ob, torch                                 # doctest: +SKIP
+        >>> linear, other = torch.nn.Linear(3, 2).eval(), torch.nn.Linear(3, 2)  # doctest: +SKIP
+        >>> network = ob.networks.from_torch(linear, torch.ones(2, 3))   # doctest: +SKIP
+        >>> other = network.load_into(other, network.params)             # doctest: +SKIP
+        >>> bool((other.weight == linear.weight).all())                  # doctest: +SKIP
+        True
+        """
+        if self.fill is None:
+            raise ValueError(
+                "load_into is for networks made by networks.from_torch; with_params gives a module "
+                "of your own library with new params"
+            )
+        if isinstance(weights, Distribution):
+            return self.fill(module, self.mean(weights))
+        return self.fill(module, self.with_params(weights, state))
 
 
 @runtime_checkable

@@ -57,15 +57,16 @@ class Example:
 def export(module: Any, example: Example) -> Any:
     """The exported program of a module, with a counterpart for every operator."""
     torch = import_torch()
-    batch = {0: torch.export.Dim.AUTO}
-    shapes = (tuple(batch for _ in example.args), dict.fromkeys(example.kwargs, batch))
+    shapes = torch.export.ShapesCollection()
+    for tensor in example.tensors:
+        shapes[tensor] = {0: torch.export.Dim.AUTO}
     with _quiet(), torch.no_grad():
         try:
             program = torch.export.export(
                 module,
                 example.args,
                 example.kwargs,
-                dynamic_shapes=shapes[1] if example.kwargs else shapes[0],
+                dynamic_shapes=shapes,
                 strict=False,
             )
         except Exception as error:  # torch.export raises errors of many kinds
@@ -77,6 +78,12 @@ def export(module: Any, example: Example) -> Any:
                 break
             program = program.run_decompositions(known)
     unknown = unknown_operators(program.graph)
+    random = [op for op in unknown if torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())]
+    if random:
+        raise CannotConvert(
+            f"{type(module).__name__} draws random numbers in evaluation mode too ({random[0]}); "
+            "call functions such as dropout with training=self.training"
+        )
     if unknown:
         raise CannotConvert(
             f"{type(module).__name__} cannot be converted: the operators "
@@ -94,6 +101,11 @@ def _reason(module: Any, error: Exception) -> str:
             "(an if or a shape made from them); write it with torch.where"
         )
     return f"{name} cannot be exported by torch.export: {text[:300]}"
+
+
+def fixed_rows(length: Any) -> int | None:
+    """The length of an axis of the graph if it is fixed, else None."""
+    return length if isinstance(length, int) else length.node.maybe_as_int()
 
 
 def unknown_operators(graph: Any) -> list[Any]:
