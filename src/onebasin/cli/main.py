@@ -43,6 +43,7 @@ COMMANDS = {
     "prune": Command("onebasin.cli.prune", "keep the most certain weights"),
     "diagnose": Command("onebasin.cli.diagnose", "check chains before and after alignment"),
     "reproduce": Command("onebasin.cli.reproduce", "run the published experiments"),
+    "sweep": Command("onebasin.cli.sweep", "fit, align and measure over a grid of options"),
     "verify": Command("onebasin.cli.verify", "check that files are whole"),
     "report": Command("onebasin.cli.report", "write an HTML page of reproduced results"),
 }
@@ -56,16 +57,13 @@ PLAIN = {
 
 HELP = """\
 usage: onebasin COMMAND [OPTIONS]
-
 Move posteriors of Bayesian neural networks into one basin.
 
 commands (`onebasin COMMAND --help` for a command's own options):
 {commands}
 
 options: -h, --help; --version; --debug shows the traceback of an error
-
-examples:
-  onebasin align q1.safetensors --to q0.safetensors --out moved.safetensors
+examples: onebasin demo; onebasin fit vi --out q.safetensors
 """
 
 

@@ -36,6 +36,8 @@ class Reproduce:
     """List the stages with estimated times, write plan.json, and run nothing."""
     adopt: tuple[Path, ...] = ()
     """Posterior files of finished fits to use instead of fitting again."""
+    cluster: str | None = None
+    """Run the stages on a Dask cluster: local:N, the address of a scheduler, or a YAML file."""
     quiet: bool = False
     """Show no progress."""
 
@@ -70,6 +72,13 @@ def run(config: Reproduce) -> None:
     if config.dry_run:
         return
     try:
+        if config.cluster:
+            from onebasin.experiments.cluster import connect, perform_all
+
+            plans = [e.parts(work.preset, config.parts) for e in chosen.values()]
+            stages = [s for parts in plans for plan in parts.values() for s in plan.values()]
+            with connect(config.cluster) as client:
+                perform_all(client, work, stages)
         for experiment in chosen.values():
             _show_claims(reproduce(experiment, work, config.parts))
     except KeyboardInterrupt as stop:
