@@ -1,4 +1,4 @@
-"""A fit in its own process, for tests that kill it: `python fit_process.py <json>`.
+"""A fit in its own process, or several, for tests that kill it: `python fit_process.py <json>`.
 
 Prints nothing; when a signal stops it, exits with the code of that signal.
 """
@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.inference.fitting import fit
-from onebasin.inference.methods import HMC, VI, Ensemble
+from onebasin.inference.methods import HMC, MCLMC, SGHMC, SWAG, VI, Ensemble, Laplace
 from onebasin.inference.signals import FitInterrupted
 from onebasin.problem import Problem
 
-METHODS = {"VI": VI, "HMC": HMC, "Ensemble": Ensemble}
+METHODS = {kind.__name__: kind for kind in (VI, HMC, Ensemble, MCLMC, SGHMC, SWAG, Laplace)}
 
 
 def problem() -> Problem:
@@ -47,4 +47,7 @@ def main(options: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))
+    given = json.loads(sys.argv[1])
+    for one in given if isinstance(given, list) else [given]:
+        if code := main(one):
+            sys.exit(code)

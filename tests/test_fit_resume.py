@@ -100,6 +100,50 @@ def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path, method, sett
     assert left == {"whole.st", "whole.jsonl", "cut.st", "cut.jsonl"}
 
 
+ONCE_KILLED = {
+    "MCLMC": {"draws": 60, "warmup": 60, "thin": 4, "chains": 2, "mode_epochs": 40},
+    "SGHMC": {"draws": 100, "warmup_epochs": 20, "cycle_epochs": 40, "chains": 2, "batch_size": 50},
+    "SWAG": {"epochs": 60, "batch_size": 50, "rank": 3},
+    "Laplace": {"mode_epochs": 100, "rank": 100, "tune_prior": True},
+}
+
+
+def test_every_kind_of_method_is_the_same_after_a_kill(tmp_path):
+    """All whole fits in one process, all resumed ones in another; killed one by one between."""
+
+    def options(method, folder):
+        return {
+            "method": method,
+            "settings": ONCE_KILLED[method],
+            "chunk_steps": 9,
+            "checkpoint_interval": 0.0,
+            "out": str(tmp_path / folder / f"{method}.st"),
+            "history": str(tmp_path / folder / f"{method}.jsonl"),
+        }
+
+    for folder in ("whole", "cut"):
+        (tmp_path / folder).mkdir()
+    finish(start([options(method, "whole") for method in ONCE_KILLED]))
+    for method in ONCE_KILLED:
+        rows = len((tmp_path / "whole" / f"{method}.jsonl").read_text().splitlines())
+        process = start(options(method, "cut"))
+        wait_for_rows(process, tmp_path / "cut" / f"{method}.jsonl", rows // 2)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        saved = read_checkpoint(tmp_path / "cut" / f"{method}.st.checkpoint")
+        assert saved.step > 0
+    finish(start([options(method, "cut") | {"resume": True} for method in ONCE_KILLED]))
+    for method in ONCE_KILLED:
+        paths = [tmp_path / folder / f"{method}.st" for folder in ("whole", "cut")]
+        one, other = map(load_file, paths)
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+        made = [read_header(path).provenance for path in paths]
+        assert made[0] == made[1]
+
+
 def _rows(path):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]

@@ -45,6 +45,8 @@ from .inference.methods import IVON as IVON
 from .inference.methods import MAP as MAP
 from .inference.methods import MCLMC as MCLMC
 from .inference.methods import NUTS as NUTS
+from .inference.methods import SGHMC as SGHMC
+from .inference.methods import SGLD as SGLD
 from .inference.methods import SWAG as SWAG
 from .inference.methods import VI as VI
 from .inference.methods import AdjustedMCLMC as AdjustedMCLMC

@@ -14,6 +14,8 @@ from onebasin.inference.methods import (
     MAP,
     MCLMC,
     NUTS,
+    SGHMC,
+    SGLD,
     SWAG,
     VI,
     AdjustedMCLMC,
@@ -176,6 +178,30 @@ class FitAdjustedMCLMC:
     method: Annotated[AdjustedMCLMC, Flat] = field(default_factory=AdjustedMCLMC)
 
 
+@dataclass(frozen=True)
+class FitSGLD:
+    """Draw by stochastic-gradient Langevin dynamics (small bias).
+
+    Example: onebasin fit sgld --data mnist --warmup-epochs 40 --cycle-epochs 50
+    --out draws.safetensors
+    """
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[SGLD, Flat] = field(default_factory=SGLD)
+
+
+@dataclass(frozen=True)
+class FitSGHMC:
+    """Draw by stochastic-gradient Hamiltonian Monte Carlo.
+
+    Example: onebasin fit sghmc --data mnist --warmup-epochs 40 --cycle-epochs 50
+    --out draws.safetensors
+    """
+
+    setting: Annotated[Setting, Flat]
+    method: Annotated[SGHMC, Flat] = field(default_factory=SGHMC)
+
+
 COMMAND = {
     "vi": FitVI,
     "map": FitMAP,
@@ -187,6 +213,8 @@ COMMAND = {
     "ivon": FitIVON,
     "swag": FitSWAG,
     "laplace": FitLaplace,
+    "sgld": FitSGLD,
+    "sghmc": FitSGHMC,
 }
 FitConfig = (
     FitVI
@@ -199,6 +227,8 @@ FitConfig = (
     | FitIVON
     | FitSWAG
     | FitLaplace
+    | FitSGLD
+    | FitSGHMC
 )
 
 

@@ -167,7 +167,7 @@ def record_statistics(records: dict[str, np.ndarray]) -> dict[str, Any]:
     """Acceptance, divergences and energy per chain, where the draws have records of them."""
     stats: dict[str, Any] = {
         name: records[name].mean(1)
-        for name in ("acceptance", "leapfrog_steps", "energy_error")
+        for name in ("acceptance", "leapfrog_steps", "energy_error", "kinetic_temperature")
         if name in records
     }
     if "divergent" in records:

@@ -20,6 +20,7 @@ from onebasin.inference import (
     map_estimate,
     mclmc,
     nuts,
+    stochastic_gradient,
     swag,
     vi,
 )
@@ -41,6 +42,8 @@ from onebasin.inference.methods import (
     MAP,
     MCLMC,
     NUTS,
+    SGHMC,
+    SGLD,
     SWAG,
     VI,
     AdjustedMCLMC,
@@ -88,6 +91,8 @@ BUILDERS: dict[type[Method], Callable[[Problem, Any], Program]] = {
     NUTS: nuts.build,
     MCLMC: mclmc.build,
     AdjustedMCLMC: adjusted_mclmc.build,
+    SGLD: stochastic_gradient.build,
+    SGHMC: stochastic_gradient.build,
 }
 
 
@@ -197,7 +202,7 @@ def fit(
     Args:
       problem: what to fit.
       method: how: `VI`, `IVON`, `SWAG`, `Laplace`, `MAP`, `Ensemble`, `HMC`, `NUTS`,
-        `MCLMC` or `AdjustedMCLMC`.
+        `MCLMC`, `AdjustedMCLMC`, `SGLD` or `SGHMC`.
       key: random key, from which all randomness of the fit follows.
       runs: number of independent fits in one program. Run r equals the fit with
         `key=jax.random.fold_in(key, r)`.

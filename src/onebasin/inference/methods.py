@@ -394,9 +394,74 @@ class NUTS(ChainMethod):
         self._check(COUNT, "max_doublings")
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class _StochasticGradient(_Options):
+    """The options of chains with minibatch gradients."""
+
+    draws: int = 100
+    """Draws kept from each chain."""
+    warmup_epochs: int = 50
+    """Epochs before draws are kept: once, or without noise in every cycle."""
+    thin_epochs: int = 1
+    """Epochs between two draws."""
+    cycle_epochs: int = 0
+    """Epochs over which the step size falls to zero, again and again; 0 keeps it constant."""
+    chains: int = 4
+    """Independent chains, run in parallel."""
+    batch_size: int = 500
+    """Examples per step (all of them if there are fewer)."""
+    learning_rate: float = 1e-2
+    """Step size, as a learning rate of the loss per example."""
+
+    def __post_init__(self) -> None:
+        self._check(COUNT, "draws", "thin_epochs", "chains", "batch_size")
+        self._check(COUNT_OR_ZERO, "warmup_epochs", "cycle_epochs")
+        self._check(POSITIVE, "learning_rate")
+        least = self.warmup_epochs + self.thin_epochs
+        if 0 < self.cycle_epochs < least:
+            raise ValueError(
+                f"cycle_epochs of {type(self).__name__} is {self.cycle_epochs}, too short for a "
+                f"draw after warmup_epochs and thin_epochs; give at least {least}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SGLD(_StochasticGradient):
+    """Stochastic-gradient Langevin dynamics; the posterior is `Samples`.
+
+    The draws have a bias from the step size and from the noise of minibatch gradients.
+
+    >>> import onebasin as ob
+    >>> ob.SGLD(warmup_epochs=15, cycle_epochs=20, draws=30)
+    SGLD(draws=30, warmup_epochs=15, cycle_epochs=20)
+    """
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SGHMC(_StochasticGradient):
+    """Stochastic-gradient Hamiltonian Monte Carlo, with friction; the posterior is `Samples`.
+
+    The draws have a bias from the step size and from the noise of minibatch gradients, which
+    `stats["kinetic_temperature"]` shows: without it, it is one.
+
+    >>> import onebasin as ob
+    >>> ob.SGHMC(warmup_epochs=15, cycle_epochs=20, draws=30)
+    SGHMC(draws=30, warmup_epochs=15, cycle_epochs=20)
+    """
+
+    momentum: float = 0.9
+    """Share of the momentum kept at every step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check(FRACTION, "momentum")
+
+
 FullBatchMethod: TypeAlias = HMC | NUTS | AdjustedMCLMC | MCLMC
 """The Markov chains with full-batch gradients."""
-SampleMethod: TypeAlias = MAP | Ensemble | FullBatchMethod
+StochasticGradientMethod: TypeAlias = SGLD | SGHMC
+"""The Markov chains with minibatch gradients."""
+SampleMethod: TypeAlias = MAP | Ensemble | FullBatchMethod | StochasticGradientMethod
 """The methods whose posterior is `Samples`."""
 MeanFieldMethod: TypeAlias = VI | IVON
 """The methods whose posterior is a `MeanField`."""

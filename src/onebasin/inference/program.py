@@ -20,22 +20,34 @@ Summary: TypeAlias = Callable[[dict[str, np.ndarray], int], dict[str, np.ndarray
 
 @dataclass(frozen=True)
 class DrawPlan:
-    """The steps that produce a draw, and how to read it from the state."""
+    """The steps that produce a draw, and how to read it from the state.
+
+    With `cycle`, all begins again after as many steps.
+    """
 
     per_replica: int
     first: int  # the step that ends with the first draw
     every: int  # steps between two draws
     read: Callable[[PyTree], PyTree]
+    cycle: int | None = None
+
+    @property
+    def per_cycle(self) -> int:
+        """The number of draws of one cycle."""
+        return self.per_replica if self.cycle is None else self._within(self.cycle)
 
     def keeps(self, t: jax.Array) -> jax.Array:
-        since = t - self.first
+        since = (t if self.cycle is None else t % self.cycle) - self.first
         return (since >= 0) & (since % self.every == 0)
 
     def kept_before(self, t: int) -> int:
         """The number of draws from steps 0 … t−1."""
-        if t <= self.first:
-            return 0
-        return min((t - self.first - 1) // self.every + 1, self.per_replica)
+        cycles, place = (0, t) if self.cycle is None else divmod(t, self.cycle)
+        before = cycles * self.per_cycle if cycles else 0
+        return min(before + self._within(place), self.per_replica)
+
+    def _within(self, t: int) -> int:
+        return 0 if t <= self.first else (t - self.first - 1) // self.every + 1
 
 
 def mean_per_step(sums: dict[str, np.ndarray], steps: int) -> dict[str, np.ndarray]:
