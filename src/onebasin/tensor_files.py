@@ -14,27 +14,27 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import jax
 import numpy as np
-from numpy.typing import ArrayLike
 from safetensors import SafetensorError, safe_open
 
 from onebasin.atomic import write_atomically
-from onebasin.checksums import checksum
-from onebasin.trees import first_non_finite
+from onebasin.checksums import DIGITS, Checksum, checksum
+from onebasin.trees import blocks, first_non_finite
 
 Pathlike: TypeAlias = str | os.PathLike[str]
 DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64"}
+MAPPABLE = {**DTYPES, "BF16": "bfloat16"}
 CODES = {name: code for code, name in DTYPES.items()}
 READABLE = (*DTYPES, "BF16", "U8", "U16", "U32")  # all that is ever written
 INTEGRITY = "integrity"
 LENGTH_BYTES = 8  # before the JSON header: its length, little-endian
 ALIGNMENT = 64  # of the first tensor
-CHECKSUM_DIGITS = 32
 
 
 class TensorFileError(ValueError):
@@ -103,27 +103,62 @@ def check_new(path: Pathlike, *, overwrite: bool) -> Path:
     return path
 
 
-def write_tensors(path: Path, tensors: Mapping[str, ArrayLike], header: Mapping[str, str]) -> None:
-    """Write tensors and a header; NaN and infinity are refused."""
-    arrays = {name: np.ascontiguousarray(a).reshape(np.shape(a)) for name, a in tensors.items()}
-    entries = {name: (_code(name, a.dtype), a.shape) for name, a in arrays.items()}
-    bad = first_non_finite(arrays)
-    if bad:
-        raise TensorFileError(f"not written to {path}: '{bad}' holds NaN or infinity")
-    sums = {name: checksum(array) for name, array in arrays.items()}
-    metadata = _with_integrity(header, entries, sums)
-    write_atomically(path, lambda part: _write_file(part, arrays, entries, metadata))
+def write_tensors(path: Path, tensors: Mapping[str, Any], header: Mapping[str, str]) -> None:
+    """Write tensors and a header; NaN and infinity are refused.
+
+    Tensors are NumPy and JAX arrays, memory maps, or array-likes that compute slices of their first
+    axis when they are asked for: the file is written in blocks.
+    """
+    arrays = {name: _sliceable(array) for name, array in tensors.items()}
+    entries = {name: (_code(name, a.dtype), tuple(a.shape)) for name, a in arrays.items()}
+    size = sum(array.nbytes for array in arrays.values())
+    write_atomically(path, lambda part: _write_file(path, part, arrays, entries, header), size)
+
+
+def _sliceable(array: Any) -> Any:
+    if isinstance(array, np.memmap) or not isinstance(array, jax.Array | np.ndarray | np.generic):
+        return array if hasattr(array, "nbytes") else np.asarray(array)
+    return np.ascontiguousarray(array).reshape(np.shape(array))
 
 
 def _write_file(
-    path: str,
-    arrays: Mapping[str, np.ndarray],
+    path: Path,
+    part: str,
+    arrays: Mapping[str, Any],
     entries: Mapping[str, tuple[str, tuple[int, ...]]],
-    metadata: Mapping[str, str],
+    header: Mapping[str, str],
 ) -> None:
-    """Write a safetensors file; the library's own writer orders the metadata at random."""
+    """Write a safetensors file; the library's own writer orders the metadata at random.
+
+    The checksums, which the header holds, are known once the tensors have been written.
+    """
     # The widest types first, so that every tensor is aligned.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    sums = dict.fromkeys(arrays, "0" * DIGITS)
+    with open(part, "wb") as file:
+        file.write(_header_bytes(order, arrays, entries, _with_integrity(header, entries, sums)))
+        for name in order:
+            found = Checksum(arrays[name].nbytes)
+            for block in blocks(arrays[name]):
+                if first_non_finite(block):
+                    raise TensorFileError(
+                        f"not written to {path}: '{name}' holds NaN or infinity; give finite "
+                        "numbers"
+                    )
+                found.update(block)
+                file.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
+            sums[name] = found.digest()
+        file.seek(0)
+        file.write(_header_bytes(order, arrays, entries, _with_integrity(header, entries, sums)))
+
+
+def _header_bytes(
+    order: Iterable[str],
+    arrays: Mapping[str, Any],
+    entries: Mapping[str, tuple[str, tuple[int, ...]]],
+    metadata: Mapping[str, str],
+) -> bytes:
+    """The length of the header and the header: its length does not depend on the checksums."""
     layout: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
     offset = 0
     for name in order:
@@ -133,10 +168,7 @@ def _write_file(
         offset = end
     header = json.dumps(layout, separators=(",", ":")).encode()
     header += b" " * (-len(header) % ALIGNMENT)
-    with open(path, "wb") as file:
-        file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
-        for name in order:
-            file.write(arrays[name].reshape(-1).view(np.uint8).data)
+    return len(header).to_bytes(LENGTH_BYTES, "little") + header
 
 
 def _code(name: str, dtype: np.dtype) -> str:
@@ -163,7 +195,7 @@ def _header_sum(
     shapes = {name: [code, list(shape)] for name, (code, shape) in entries.items()}
     texts = {name: text for name, text in header.items() if name != INTEGRITY}
     content = json.dumps([texts, shapes, dict(sums)], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
+    return hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
 
 
 def read_tensors(path: Pathlike) -> tuple[TensorHeader, dict[str, np.ndarray]]:
@@ -253,7 +285,7 @@ def map_tensors(path: Path) -> dict[str, np.ndarray]:
         entries = json.loads(file.read(length))
     entries.pop("__metadata__", None)
     for name, entry in entries.items():
-        if entry["dtype"] not in DTYPES:
+        if entry["dtype"] not in MAPPABLE:
             raise TensorFileError(
                 f"{path}: '{name}' holds {entry['dtype']}, which cannot be mapped; "
                 "load it and save it as float32"
@@ -267,7 +299,7 @@ def _maps(
     return {
         name: np.memmap(
             path,
-            np.dtype(DTYPES[entry["dtype"]]),
+            np.dtype(MAPPABLE[entry["dtype"]]),
             mode,
             start + entry["data_offsets"][0],
             tuple(entry["shape"]),
@@ -298,7 +330,7 @@ class GrowingFile:
                 "data_offsets": [offset, offset + size],
             }
             offset += size
-        sums = dict.fromkeys(self.entries, "0" * CHECKSUM_DIGITS)
+        sums = dict.fromkeys(self.entries, "0" * DIGITS)
         integrity = _with_integrity({}, dict.fromkeys(self.entries, ("", ())), sums)
         length = len(json.dumps(self.entries)) + len(json.dumps(integrity)) + room
         self.length = -(-length // ALIGNMENT) * ALIGNMENT

@@ -1,6 +1,6 @@
 """Trees of arrays: names, shapes and checks of their leaves."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -9,6 +9,8 @@ import numpy as np
 
 PyTree: TypeAlias = Any
 """A tree of arrays (dictionaries, lists, modules, …); JAX has no type for it."""
+
+BLOCK_BYTES = 1 << 23  # of a part of an array that is processed by parts
 
 
 def leaves_by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
@@ -68,6 +70,12 @@ def all_arrays(tree: PyTree) -> bool:
     return all(isinstance(leaf, arrays) for leaf in jax.tree.leaves(tree))
 
 
+def is_writeable(tree: PyTree) -> bool:
+    """Whether a leaf is a NumPy array that can change."""
+    leaves = jax.tree.leaves(tree)
+    return any(isinstance(leaf, np.ndarray) and leaf.flags.writeable for leaf in leaves)
+
+
 def check_same_shapes(expected: PyTree, given: PyTree, what: str, lead: int = 0) -> None:
     """Refuse a tree whose leaves differ from `expected` in name or shape after `lead` axes."""
     difference = first_difference(shapes_by_path(expected), shapes_by_path(given), lead)
@@ -79,9 +87,10 @@ def first_difference(
     expected: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]], lead: int = 0
 ) -> str | None:
     """A clause that names the first leaf in which two trees differ, or None."""
-    for name in expected.keys() | given.keys():
+    for name in expected:
         if name not in given:
             return f"leaf '{name}' is missing"
+    for name in given:
         if name not in expected:
             return f"leaf '{name}' is not expected"
     for name, shape in expected.items():
@@ -99,9 +108,30 @@ def first_non_finite(tree: PyTree) -> str | None:
             # The sum is a fast first test; that of a finite array may overflow.
             with np.errstate(over="ignore", invalid="ignore"):
                 total = array.sum(dtype=np.float64)
-            if not np.isfinite(total) and not np.isfinite(array.astype(np.float64)).all():
+            if not np.isfinite(total) and not all(
+                np.isfinite(block.astype(np.float64)).all() for block in blocks(array)
+            ):
                 return name
     return None
+
+
+def blocks(array: Any, *, whole_rows: bool = False) -> Iterator[np.ndarray]:
+    """An array in consecutive parts of about `BLOCK_BYTES`.
+
+    Contiguous NumPy arrays and memory maps are cut anywhere, into flat parts. With `whole_rows`,
+    and of any other array-like, such as one that computes what it is asked for, slices of the first
+    axis are taken.
+    """
+    size = max(1, array.nbytes)
+    if isinstance(array, np.ndarray) and array.flags.c_contiguous and not whole_rows:
+        array = array.reshape(-1)
+    if not array.ndim:
+        yield np.asarray(array)
+        return
+    length = len(array)
+    step = max(1, BLOCK_BYTES * length // size)
+    for start in range(0, max(1, length), step):
+        yield np.asarray(array[start : start + step])
 
 
 def tree_dot(a: PyTree, b: PyTree) -> jax.Array:

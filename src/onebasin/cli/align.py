@@ -78,7 +78,6 @@ def run(config: Align) -> None:
 
 def _align(config: Align, outs: dict[Path, Path], headers: "dict[Path, Header]") -> None:
     from onebasin.networks.described import DescribedNetwork
-    from onebasin.posterior import load
     from onebasin.symmetry import find_symmetry
 
     first = config.files[0]
@@ -87,7 +86,7 @@ def _align(config: Align, outs: dict[Path, Path], headers: "dict[Path, Header]")
     )
     objective = _objective(config, network)
     symmetry = find_symmetry(network, network.shapes, network.x)
-    loaded = {path: load(path) for path in headers}
+    loaded = {path: shared.load_checked(path) for path in headers}
     if config.to is None:
         whole, moved = _jointly(config, symmetry, loaded)
     else:

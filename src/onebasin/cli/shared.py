@@ -110,17 +110,28 @@ def check_size(width: int | None, depth: int) -> None:
         raise ValueError(f"--depth is {depth}; give the number of hidden layers, 0 or more")
 
 
+def load_checked(path: Path) -> "Posterior":
+    """A posterior whose numbers are whole; draws stay in their file, which may exceed memory."""
+    from onebasin.posterior import load, read_header
+    from onebasin.tensor_files import verify_tensors
+
+    if read_header(path).kind == "Samples":
+        verify_tensors(path)
+        return load(path, mapped=True)
+    return load(path)
+
+
 def open_posteriors(*paths: Path) -> Opened:
     """Read posteriors; files with different params are refused before any array is read."""
     from onebasin.networks.described import DescribedNetwork
-    from onebasin.posterior import load, read_header
+    from onebasin.posterior import read_header
     from onebasin.posterior.headers import check_same_params
 
     headers = [read_header(path) for path in paths]
     check_same_params(dict(zip(paths, headers, strict=True)))
     first = headers[0]
     network = DescribedNetwork.from_config(first.network, paths[0], first.params_shapes())
-    return Opened(paths[0], tuple(load(path) for path in paths), network, tuple(headers))
+    return Opened(paths[0], tuple(load_checked(path) for path in paths), network, tuple(headers))
 
 
 def open_data(

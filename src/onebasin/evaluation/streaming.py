@@ -3,7 +3,8 @@
 Data are processed in blocks; within a block, draws one at a time; and for each draw, all points t
 in one compiled call that loops over small batches. So noise is drawn once for all t, and only the
 log likelihood of every (t, draw, example) of the block and the summed class probabilities are
-kept. Blocks are as large as `BLOCK_BYTES` allows.
+kept. Blocks are as large as `BLOCK_BYTES` and `INPUT_BYTES` allow. Data may be a memory map, whose
+blocks are read as they are used.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from onebasin.paths.repairing import Correction
 from onebasin.trees import PyTree
 
 BLOCK_BYTES = 1 << 28  # log likelihoods and summed probabilities of one block of data
+INPUT_BYTES = 1 << 25  # inputs of one block
 BATCH_BYTES = 1 << 26  # the largest array inside the network, for one batch
 LARGEST_BATCH = 2048  # rows; more do not make matrix products faster
 
@@ -43,12 +45,15 @@ class Blocks:
     def __iter__(self) -> Iterator[tuple[jax.Array, jax.Array | None, int]]:
         """x [batches, batch, ...], y likewise, and the number of rows that are not padding."""
         for start in range(0, len(self.x), self.rows):
-            rows = np.minimum(np.arange(start, start + self.rows), len(self.x) - 1)
-            real = min(self.rows, len(self.x) - start)
-            yield self._cut(self.x, rows), None if self.y is None else self._cut(self.y, rows), real
+            rows = slice(start, start + self.rows)
+            y = None if self.y is None else self._cut(self.y[rows])
+            yield self._cut(self.x[rows]), y, min(self.rows, len(self.x) - start)
 
-    def _cut(self, array: np.ndarray, rows: np.ndarray) -> jax.Array:
-        return jnp.asarray(array[rows].reshape(self.batches, self.batch, *array.shape[1:]))
+    def _cut(self, part: np.ndarray) -> jax.Array:
+        missing = self.rows - len(part)
+        if missing:
+            part = np.concatenate([part, np.repeat(part[-1:], missing, axis=0)])
+        return jnp.asarray(part.reshape(self.batches, self.batch, *part.shape[1:]))
 
     @property
     def rows(self) -> int:
@@ -92,7 +97,8 @@ def cut(
         batch_size = max(1, min(LARGEST_BATCH, 2 * BATCH_BYTES // _largest(jaxpr.jaxpr)))
     elif batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    rows = max(1, min(len(x), BLOCK_BYTES // max(bytes_per_row(width), 1)))
+    room = BLOCK_BYTES // max(bytes_per_row(width), 1), INPUT_BYTES // max(x[:1].nbytes, 1)
+    rows = max(1, min(len(x), *room))
     rows = -(-len(x) // -(-len(x) // rows))  # blocks of even size
     batches = -(-rows // batch_size)
     return Blocks(x, y, -(-rows // batches), batches, shape[1:])

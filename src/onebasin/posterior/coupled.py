@@ -40,7 +40,7 @@ def coupled_draws(
             order = np.arange(first.num_draws)
         else:
             order = np.asarray(jax.random.permutation(key, first.num_draws))[:num_samples]
-        return CoupledDraws(len(order), lambda s: _take(posteriors, order[s]))
+        return CoupledDraws(len(order), lambda s: _take(posteriors, int(order[s])))
     return CoupledDraws(num_samples, lambda s: _sample(posteriors, key, s))
 
 
@@ -50,6 +50,12 @@ def _sample(posteriors: tuple[Posterior, ...], key: jax.Array, index: int) -> tu
     return tuple((q.sample(key=key), q.states(key=key)) for q in posteriors)
 
 
-@jax.jit
 def _take(posteriors: tuple[Samples, ...], index: int) -> tuple[Draw, ...]:
-    return tuple((take_entry(q.draws, index), take_entry(q.state, index)) for q in posteriors)
+    trees = tuple((q.draws, q.state) for q in posteriors)
+    if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(trees)):
+        return _entry(trees, index)
+    # Of draws in host memory or in a file, only the one that is used goes to the device.
+    return take_entry(trees, index)
+
+
+_entry = jax.jit(take_entry)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,18 @@ import numpy as np
 from jax.core import Tracer
 
 from onebasin.posterior.checks import check_numbers
+from onebasin.posterior.draw_moments import draw_moments
 from onebasin.posterior.mean_field import MeanField
 from onebasin.posterior.noise import check_count
 from onebasin.posterior.protocol import Move, keep
-from onebasin.trees import PyTree, all_arrays, leaves_by_path, num_parameters, take_entry
+from onebasin.trees import (
+    PyTree,
+    all_arrays,
+    is_writeable,
+    leaves_by_path,
+    num_parameters,
+    take_entry,
+)
 
 
 @jax.tree_util.register_dataclass
@@ -130,9 +139,20 @@ class Samples:
 
     def moments(self) -> tuple[PyTree, PyTree]:
         """Mean and standard deviation (with divisor n) of every coordinate."""
-        mean = jax.tree.map(lambda leaf: leaf.mean(0), self.draws)
-        std = jax.tree.map(lambda leaf: leaf.std(0), self.draws)
-        return mean, std
+        if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self.draws)):
+            mean = jax.tree.map(lambda leaf: leaf.mean(0), self.draws)
+            return mean, jax.tree.map(lambda leaf: leaf.std(0), self.draws)
+        return self._read_moments() if is_writeable(self.draws) else self._moments_of_file
+
+    def _read_moments(self) -> tuple[PyTree, PyTree]:
+        """The moments of draws in host memory, or in a file that may be larger than memory."""
+        outer, inner = jax.tree.structure(self.draws), jax.tree.structure((0, 0))
+        return jax.tree.transpose(outer, inner, jax.tree.map(draw_moments, self.draws))
+
+    @cached_property
+    def _moments_of_file(self) -> tuple[PyTree, PyTree]:
+        """A file of draws can take minutes to read, and does not change."""
+        return self._read_moments()
 
     def as_mean_field(self) -> MeanField:
         """The factorised Gaussian with the mean and standard deviation of the draws.

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,9 +20,17 @@ PARALLEL_BYTES = 1 << 20  # below this, threads cost more than they save
 
 
 def move_tree(
-    tree: PyTree, lead: int, layouts: Layouts, indices: Mapping[str, np.ndarray]
+    tree: PyTree,
+    lead: int,
+    layouts: Layouts,
+    indices: Mapping[str, np.ndarray],
+    *,
+    draws_stay_in_file: bool = False,
 ) -> PyTree:
-    """Every leaf gathered along its axes by the groups' indices, after `lead` leading axes."""
+    """Every leaf gathered along its axes by the groups' indices, after `lead` leading axes.
+
+    With `draws_stay_in_file`, memory-mapped draws become `MovedDraws`.
+    """
     if lead == 0 and any(index.ndim == 2 for index in indices.values()):
         raise ValueError(
             "a stacked permutation moves the draws of Samples; take one with .draw(index)"
@@ -40,9 +49,66 @@ def move_tree(
             for axis, layout in enumerate(layouts.get(path_name(path), ()))
             if moves(layout)
         }
-        return gather(leaf, by_axis) if by_axis else leaf
+        if not by_axis:
+            return leaf
+        in_file = draws_stay_in_file and lead == 1 and isinstance(leaf, np.memmap | MovedDraws)
+        return MovedDraws(leaf, by_axis) if in_file else gather(leaf, by_axis)
 
     return jax.tree_util.tree_map_with_path(move, tree)
+
+
+@dataclass(frozen=True, eq=False)
+class MovedDraws:
+    """Draws in a file, moved when they are read: slices and single draws are gathered.
+
+    So draws larger than memory can be permuted, and saved or summarised block by block.
+    `np.asarray` reads and moves all of them.
+    """
+
+    draws: "np.memmap | MovedDraws"
+    by_axis: Mapping[int, np.ndarray]
+
+    def __post_init__(self) -> None:
+        _check_stack(self.by_axis, self.draws)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.draws.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.draws.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.draws.nbytes
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, which: Any) -> np.ndarray:
+        if isinstance(which, int | np.integer):
+            return self[which : which + 1 or None][0]
+        own = {axis: p[which] if p.ndim == 2 else p for axis, p in self.by_axis.items()}
+        return gather(self.draws[which], own)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        del copy
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+
+def _check_stack(by_axis: Mapping[int, np.ndarray], array: Any) -> int | None:
+    """The number of draws of a stacked permutation, which must be those of the array."""
+    draws = next((len(index) for index in by_axis.values() if index.ndim == 2), None)
+    if draws is not None and draws != array.shape[0]:
+        raise ValueError(
+            f"the permutation is a stack of {draws} but there are {array.shape[0]} draws"
+        )
+    return draws
 
 
 def gather(array: Any, by_axis: Mapping[int, np.ndarray]) -> Any:
@@ -50,11 +116,7 @@ def gather(array: Any, by_axis: Mapping[int, np.ndarray]) -> Any:
 
     An index [draws, n] moves each entry of the leading axis by its own row.
     """
-    draws = next((len(index) for index in by_axis.values() if index.ndim == 2), None)
-    if draws is not None and draws != array.shape[0]:
-        raise ValueError(
-            f"the permutation is a stack of {draws} but there are {array.shape[0]} draws"
-        )
+    draws = _check_stack(by_axis, array)
     if isinstance(array, Tracer) or not _on_host(array):
         if draws is None:
             return _gather_traced(jnp.asarray(array), by_axis)

@@ -207,7 +207,8 @@ class Symmetry:
     def act(self, permutation: Permutation, target: T) -> T:
         """Permute params or any posterior: new[i] = old[p[i]] along every place of every group.
 
-        A stacked permutation moves each draw of `Samples` by its own row.
+        A stacked permutation moves each draw of `Samples` by its own row. Memory-mapped draws stay
+        in their file: they are moved when they are read, for example by `save`, block by block.
         """
         if not isinstance(permutation, Permutation):
             raise ValueError(f"act needs a Permutation, got a {type(permutation).__name__}")
@@ -217,7 +218,9 @@ class Symmetry:
             return move_tree(target, 0, self.layouts, indices)
         self.check_shapes(target.like)
         return target.relabel(
-            lambda tree, lead: move_tree(tree, lead, self.layouts, indices),
+            lambda tree, lead: move_tree(
+                tree, lead, self.layouts, indices, draws_stay_in_file=True
+            ),
             lambda tree, lead: move_tree(tree, lead, self.state_layouts, indices),
         )
 
