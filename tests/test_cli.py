@@ -87,8 +87,10 @@ def test_version_and_no_arguments(capsys):
         (["symmetry", "mlp", "--input-shape", "0"], "--input-shape must be a positive"),
         (["symmetry", "mlp", "--depth", "-1"], "--depth is -1"),
         (["symmetry", "mlp", "--width", "0"], "--width is 0; give a positive number"),
-        (["symmetry", "mlp", "--depth", "9" * 30], "is too large; give at most 18 digits"),
-        (["demo", "--epochs=" + "9" * 5000], "--epochs 99999999999999999999… is too large"),
+        (["symmetry", "mlp", "--depth", "9" * 30], "is too large; integers go up to 2147483647"),
+        (["symmetry", "mlp", "--depth", str(2**31)], "--depth: 2147483648 is too large"),
+        (["demo", "--epochs=" + "9" * 5000], "--epochs: 99999999999999999999… is too large"),
+        (["fit", "vi", "--prior-variance", "nan", "--out", "2" * 30], "nan is not a number; give"),
     ],
 )
 def test_errors_are_one_sentence_and_exit_code_2(arguments, message, capsys):

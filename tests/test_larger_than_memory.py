@@ -86,9 +86,8 @@ def check_moved(folder, moved, permutations):
     draws, moved = (load(folder / name, mapped=True) for name in ("large.safetensors", moved))
     assert moved.num_draws == draws.num_draws
     np.testing.assert_array_equal(moved.chain, draws.chain)
-    symmetry = find_symmetry(
-        lambda p, x: NETWORK.apply({"params": p}, x), draws.draw(0), np.zeros((2, *SHAPE), np.float32)
-    )
+    x = np.zeros((2, *SHAPE), np.float32)
+    symmetry = find_symmetry(lambda p, x: NETWORK.apply({"params": p}, x), draws.draw(0), x)
     for index in (0, ORIGINAL + 1, draws.num_draws - 1):
         assert same_tree(moved.draw(index), symmetry.act(permutations(index), draws.draw(index)))
 

@@ -33,6 +33,7 @@ MAPPABLE = {**DTYPES, "BF16": "bfloat16"}
 CODES = {name: code for code, name in DTYPES.items()}
 READABLE = (*DTYPES, "BF16", "U8", "U16", "U32")  # all that is ever written
 INTEGRITY = "integrity"
+REPLACE = "make it again, or take another copy of it"  # the remedy for a damaged file
 LENGTH_BYTES = 8  # before the JSON header: its length, little-endian
 ALIGNMENT = 64  # of the first tensor
 
@@ -62,9 +63,13 @@ class TensorHeader:
         try:
             value = json.loads(self.metadata[name])
         except (KeyError, ValueError, RecursionError) as error:
-            raise TensorFileError(f"{self.path} has a damaged header: {error!r}") from None
+            raise TensorFileError(
+                f"{self.path} has a damaged header: {error!r}; {REPLACE}"
+            ) from None
         if kinds and not isinstance(value, kinds):
-            raise TensorFileError(f"{self.path} has a damaged header: '{name}' is {value!r:.40}")
+            raise TensorFileError(
+                f"{self.path} has a damaged header: '{name}' is {value!r:.40}; {REPLACE}"
+            )
         return value
 
     def check_form(self, form: str, version: int, is_not: str) -> int:
@@ -82,7 +87,9 @@ class TensorHeader:
                 f"{' and '.join(known)}; use the OneBasin that wrote it, or save it again"
             )
         if self.checksums is None and found != "1":
-            raise TensorFileError(f"{self.path} is damaged: its header has lost the checksums")
+            raise TensorFileError(
+                f"{self.path} is damaged: its header has lost the checksums; {REPLACE}"
+            )
         if self.checksums is None:
             warnings.warn(
                 f"{self.path} was written without checksums, so damage cannot be detected; "
@@ -205,7 +212,7 @@ def read_tensors(path: Pathlike) -> tuple[TensorHeader, dict[str, np.ndarray]]:
         try:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise TensorFileError(f"{path} cannot be read whole: {error}") from None
+            raise TensorFileError(f"{path} cannot be read whole: {error}; {REPLACE}") from None
     _check_tensors(header, tensors)
     return header, tensors
 
@@ -213,10 +220,14 @@ def read_tensors(path: Pathlike) -> tuple[TensorHeader, dict[str, np.ndarray]]:
 def _check_tensors(header: TensorHeader, tensors: Mapping[str, np.ndarray]) -> None:
     for name, known in (header.checksums or {}).items():
         if checksum(tensors[name]) != known:
-            raise TensorFileError(f"{header.path} is damaged: the numbers of '{name}' have changed")
+            raise TensorFileError(
+                f"{header.path} is damaged: the numbers of '{name}' have changed; {REPLACE}"
+            )
     bad = first_non_finite(tensors)
     if bad:
-        raise TensorFileError(f"{header.path} holds NaN or infinity in '{bad}'; it was not loaded")
+        raise TensorFileError(
+            f"{header.path} holds NaN or infinity in '{bad}'; drop those draws, or make it again"
+        )
 
 
 def verify_tensors(path: Pathlike) -> TensorHeader:
@@ -232,7 +243,7 @@ def read_tensor_header(path: Pathlike) -> TensorHeader:
     if path.is_dir():
         raise TensorFileError(f"{path} is a folder; name a file")
     if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
+        raise FileNotFoundError(f"there is no file {path}; check the name")
     if not path.is_file():
         raise TensorFileError(f"{path} is not a regular file; name a file on disk")
     with _opened(path) as file:
@@ -248,7 +259,9 @@ def read_tensor_header(path: Pathlike) -> TensorHeader:
     own = header.json(INTEGRITY, dict)
     sums = own.get("tensors")
     if not isinstance(sums, dict) or _header_sum(metadata, entries, sums) != own.get("header"):
-        raise TensorFileError(f"{path} is damaged: its header has changed since it was written")
+        raise TensorFileError(
+            f"{path} is damaged: its header has changed since it was written; {REPLACE}"
+        )
     return replace(header, checksums=sums)
 
 
@@ -257,7 +270,7 @@ def _opened(path: Path) -> safe_open:
         return safe_open(path, framework="numpy")
     except (SafetensorError, OSError) as error:
         raise TensorFileError(
-            f"{path} is not a whole safetensors file (foreign or cut short): {error}"
+            f"{path} is not a whole safetensors file (foreign or cut short): {error}; {REPLACE}"
         ) from None
 
 
@@ -266,7 +279,10 @@ def to_json(value: object, what: str) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise TensorFileError(f"the {what} cannot be written as JSON: {error}") from None
+        raise TensorFileError(
+            f"the {what} cannot be written as JSON: {error}; give texts, numbers, lists and "
+            "dictionaries"
+        ) from None
 
 
 def finite(value: Any) -> Any:

@@ -80,7 +80,7 @@ def check_same_shapes(expected: PyTree, given: PyTree, what: str, lead: int = 0)
     """Refuse a tree whose leaves differ from `expected` in name or shape after `lead` axes."""
     difference = first_difference(shapes_by_path(expected), shapes_by_path(given), lead)
     if difference:
-        raise ValueError(f"{what} does not match: {difference}")
+        raise ValueError(f"{what} does not match: {difference}; give trees of one network")
 
 
 def first_difference(

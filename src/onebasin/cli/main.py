@@ -2,19 +2,15 @@
 
 import codecs
 import io
-import math
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from importlib import import_module
-from itertools import pairwise
-from typing import Any, NoReturn
+from typing import NoReturn
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
-MOST_DIGITS = 18  # whole numbers below 2^63
-LARGEST = 2**31 - 1  # of integers
 DEVICES = 4
 """Devices that the processor presents to JAX: chains and ensemble members run in parallel."""
 
@@ -140,34 +136,7 @@ def _run(name: str, arguments: list[str]) -> None:
     if "-h" in arguments or "--help" in arguments:
         sys.stdout.write(help_text(prog, command))
         return
-    _check_magnitudes(arguments)
-    config = parsed(prog, command, arguments)
-    _check_numbers(config)
-    module.run(config)
-
-
-def _check_numbers(config: Any) -> None:
-    """Refuse NaN, and integers beyond those that JAX counts with."""
-    for own in fields(config):
-        value = getattr(config, own.name)
-        if is_dataclass(value):
-            _check_numbers(value)
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, int) and not -LARGEST <= number <= LARGEST:
-                shown = f"{number:.3g}" if abs(number) < 10**300 else "far too large"
-                raise ValueError(f"{own.name} is {shown}; integers go up to {LARGEST}")
-            if isinstance(number, float) and math.isnan(number):
-                raise ValueError(f"{own.name} is not a number; give one")
-
-
-def _check_magnitudes(arguments: Sequence[str]) -> None:
-    """Refuse whole numbers that no array can be counted by, before anything overflows."""
-    given = " ".join(arguments).replace("=", " ").split()
-    for option, text in pairwise(given):
-        digits = text.lstrip("+-").replace("_", "")
-        if option.startswith("--") and digits.isdecimal() and len(digits.lstrip("0")) > MOST_DIGITS:
-            shown = text if len(text) < 40 else f"{text[:20]}…"
-            raise ValueError(f"{option} {shown} is too large; give at most {MOST_DIGITS} digits")
+    module.run(parsed(prog, command, arguments))
 
 
 def _message_of_jax(error: Exception) -> str:

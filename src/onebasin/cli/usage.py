@@ -19,6 +19,7 @@ from typing import Any, get_type_hints
 NAME_WIDTH = 30  # a longer name has a line of its own
 LONG_USAGE = 50
 LONG_CHOICE = 24  # characters up to which choices are shown beside the name
+LARGEST = 2**31 - 1  # of integers
 TRIVIAL = ("", "None", "False", "True")  # defaults not worth showing
 # A word, or a keyword argument with its value; not a part of a path or of a longer name.
 ARGUMENT = re.compile(
@@ -151,16 +152,47 @@ def _wrapped(name: str, text: str, column: int, width: int) -> list[str]:
 def parsed(prog: str, command: Any, arguments: list[str]) -> Any:
     """The options from the arguments; a wrong one is a `ValueError` of one sentence."""
     import tyro
+    from tyro.constructors import ConstructorRegistry
 
     parse: Any = tyro.extras.subcommand_cli_from_dict if isinstance(command, dict) else tyro.cli
-    printed = io.StringIO()
+    printed, registry = io.StringIO(), ConstructorRegistry()
+    registry.primitive_rule(_number)
     try:
-        with contextlib.redirect_stderr(printed):
+        with contextlib.redirect_stderr(printed), registry:
             return parse(command, prog=prog, args=arguments)
     except SystemExit as stop:
         if not stop.code:
             raise
         raise ValueError(f"{_sentence(printed.getvalue())}; see `{prog} --help`") from None
+
+
+def _number(info: Any) -> Any:
+    """How Tyro reads numbers: neither NaN nor integers beyond those that JAX counts with."""
+    from tyro.constructors import PrimitiveConstructorSpec
+
+    if info.type not in (int, float):
+        return None
+
+    def read(words: list[str]) -> int | float:
+        (word,) = words
+        digits = word.lstrip("+-").replace("_", "").lstrip("0")
+        # Python itself converts no more than 4300 digits.
+        long = digits.isdecimal() and len(digits) > len(str(LARGEST))
+        if info.type is int and (long or abs(int(word)) > LARGEST):
+            shown = word if len(word) < 40 else f"{word[:20]}…"
+            raise ValueError(f"{shown} is too large; integers go up to {LARGEST}")
+        number = info.type(word)
+        if number != number:
+            raise ValueError(f"{word} is not a number; give one")
+        return number
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=info.type.__name__.upper(),
+        instance_from_str=read,
+        is_instance=lambda value: isinstance(value, int | float),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 def _sentence(box: str) -> str:

@@ -28,8 +28,8 @@ class Split:
     def __post_init__(self) -> None:
         if np.ndim(self.x) < 1 or np.ndim(self.y) < 1 or len(self.x) != len(self.y):
             raise ValueError(
-                f"x and y must hold the same number of examples along their first axis, "
-                f"got shapes {np.shape(self.x)} and {np.shape(self.y)}"
+                f"x has shape {np.shape(self.x)} and y {np.shape(self.y)}; give as many "
+                "examples of both, along the first axis"
             )
 
     def __len__(self) -> int:

@@ -118,7 +118,8 @@ def check_labels(path: Path | str, labels: np.ndarray, num_classes: int) -> None
     if labels.size and labels.max() >= num_classes:
         at = int(np.argmax(labels >= num_classes))
         raise DataFileError(
-            f"{path} has label {labels[at]} at record {at}; labels must be below {num_classes}"
+            f"{path} has label {labels[at]} at record {at}; labels must be below "
+            f"{num_classes}, so download it again"
         )
 
 
@@ -126,7 +127,12 @@ def _expect(path: Path, header: tuple[np.dtype, tuple[int, ...]], item: tuple[in
     """Raise unless a file holds bytes of shape [n, *item]."""
     dtype, shape = header
     if dtype != TYPES[0x08]:
-        raise DataFileError(f"{path} holds {dtype.name} values instead of unsigned bytes")
+        raise DataFileError(
+            f"{path} holds {dtype.name} values instead of unsigned bytes; download it again"
+        )
     if len(shape) != 1 + len(item) or shape[1:] != item:
         wanted = " × ".join(["n", *map(str, item)])
-        raise DataFileError(f"{path} has shape {shape} instead of {wanted}")
+        raise DataFileError(
+            f"{path} has shape {shape} instead of {wanted}; put the published file there, or "
+            "download it again"
+        )

@@ -83,7 +83,9 @@ def _count_records(names: tuple[str, ...], located: Located, size: int) -> int:
         path = located.paths[name]
         records, rest = divmod(path.stat().st_size, size)
         if rest:
-            raise DataFileError(f"{path} is not a whole number of records of {size} bytes")
+            raise DataFileError(
+                f"{path} is not a whole number of records of {size} bytes; download it again"
+            )
         total += records
     return total
 

@@ -93,8 +93,8 @@ def _limits(limit: Limit) -> tuple[int | None, int | None]:
     )
     if not valid:
         raise ValueError(
-            f"limit must be a positive number of training examples or a pair (train, test), "
-            f"got {limit!r}"
+            f"limit is {limit!r}; give a positive number of training examples, or a pair "
+            "(train, test)"
         )
     return pair
 
@@ -103,7 +103,8 @@ def _prepared(split: Split, limit: int | None, name: str) -> Split:
     """The first `limit` examples, with bytes scaled to [0, 1]."""
     if limit is not None and limit > len(split):
         raise ValueError(
-            f"limit asks for {limit} examples, but that split of {name} has {len(split)}"
+            f"limit asks for {limit} examples, but that split of {name} has {len(split)}; ask for "
+            "fewer"
         )
     split = split.first(limit)
     if split.x.dtype != np.uint8:

@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from onebasin.posterior import read_header
-from onebasin.tensor_files import TensorFileError, read_tensors, to_json, write_tensors
+from onebasin.tensor_files import (
+    REPLACE,
+    TensorFileError,
+    read_tensors,
+    to_json,
+    write_tensors,
+)
 from onebasin.trees import PyTree, first_difference, leaves_by_path, shapes_by_path, with_leaves
 
 FORMAT = "onebasin-checkpoint"
@@ -64,7 +70,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 return Checkpoint(step, config, history, arrays)
         raise TensorFileError(f"{path} has a damaged header: it lacks step, config or history")
     except TensorFileError as error:
-        raise CheckpointError(f"{error}; delete the checkpoint and start again") from None
+        text = str(error).removesuffix(f"; {REPLACE}")
+        raise CheckpointError(f"{text}; delete the checkpoint and start again") from None
 
 
 def settings_of(path: Path) -> dict[str, Any]:

@@ -59,7 +59,10 @@ class DescribedNetwork:
             expected, expected if params_shapes is None else params_shapes
         )
         if difference:
-            raise ValueError(f"{source} is not of the network that it names: {difference}")
+            raise ValueError(
+                f"{source} is not of the network that it names: {difference}; save it again with "
+                "the config of its network"
+            )
         return network
 
     def apply(self, params: PyTree, x: Any) -> jax.Array:

@@ -10,8 +10,9 @@ from onebasin.trees import blocks
 def draw_moments(draws: Any) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation (with divisor n) over the first axis, in the draws' precision.
 
-    Draws are read once, a block at a time, and summed in double precision. Two sets of n and k draws
-    with means a and b and sums of squared deviations A and B have together (Chan et al., 1983)
+    Draws are read once, a block at a time, and summed in double precision. Two sets of n and k
+    draws with means a and b and sums of squared deviations A and B have together (Chan et al.,
+    1983)
 
         mean = a + (b − a) k / (n + k),      sum = A + B + (b − a)² nk / (n + k).
     """

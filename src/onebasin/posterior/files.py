@@ -22,6 +22,7 @@ from onebasin.posterior.protocol import Posterior
 from onebasin.posterior.samples import Samples
 from onebasin.posterior.structure import describe, rebuild, rebuild_like
 from onebasin.tensor_files import (
+    REPLACE,
     Pathlike,
     TensorFileError,
     TensorHeader,
@@ -152,7 +153,9 @@ def load(path: Pathlike, like: PyTree | None = None, *, mapped: bool = False) ->
     try:
         return _build(header.description, "", tensors, like, convert)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise TensorFileError(f"{path} lacks an array its header promises: {error}") from None
+        raise TensorFileError(
+            f"{path} lacks an array its header promises: {error}; {REPLACE}"
+        ) from None
     except ValueError as error:
         raise TensorFileError(f"{path}: {error}") from None
 
@@ -192,12 +195,18 @@ def _check_description(found: TensorHeader, description: Any) -> None:
                 _check_description(found, part)
         case {"kind": str(kind), "trees": dict(trees)} if kind in TREES:
             if not TREES[kind].keys() <= trees.keys():
-                raise TensorFileError(f"{found.path} has a damaged header: a {kind} lacks a tree")
+                raise TensorFileError(
+                    f"{found.path} has a damaged header: a {kind} lacks a tree; {REPLACE}"
+                )
         case {"kind": kind}:
-            raise TensorFileError(f"{found.path}: a posterior of unknown kind {kind!r:.40}")
+            raise TensorFileError(
+                f"{found.path}: a posterior of unknown kind {kind!r:.40}; use the OneBasin that "
+                "wrote it"
+            )
         case _:
             raise TensorFileError(
-                f"{found.path} has a damaged header: it does not name a kind of posterior"
+                f"{found.path} has a damaged header: it does not name a kind of posterior; "
+                f"{REPLACE}"
             )
 
 

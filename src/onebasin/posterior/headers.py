@@ -17,7 +17,7 @@ def check_same_params(headers: Mapping[Any, Header]) -> None:
                 shapes = [str(s.get(leaf, "absent")) for s in (given, expected)]
                 raise ValueError(
                     f"{path} and {first} are of different networks: leaf '{leaf}' is {shapes[0]} "
-                    f"in one and {shapes[1]} in the other"
+                    f"in one and {shapes[1]} in the other; give files of one network"
                 )
 
 
@@ -29,4 +29,7 @@ def check_same_network(headers: Mapping[Any, Header]) -> None:
         if header.network != reference.network:
             a, b = reference.network or {}, header.network or {}
             field = next((k for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)), "kind")
-            raise ValueError(f"{path} and {first} are of different networks: '{field}' differs")
+            raise ValueError(
+                f"{path} and {first} are of different networks: '{field}' differs; give "
+                "files of one network"
+            )

@@ -44,7 +44,9 @@ class LowRank:
             check_same_shapes(self.mean, self.factors, "the factors of a LowRank", lead=1)
             ranks = {np.shape(leaf)[0] for leaf in jax.tree.leaves(self.factors)}
             if len(ranks) > 1:
-                raise ValueError(f"the factors of a LowRank have different ranks {sorted(ranks)}")
+                raise ValueError(
+                    f"the factors of a LowRank have different ranks {sorted(ranks)}; give one rank"
+                )
             check_numbers("the mean of a LowRank", self.mean)
             check_numbers("the std of a LowRank", self.std, positive=True)
             check_numbers("the factors of a LowRank", self.factors)

@@ -42,14 +42,15 @@ class Mixture:
         if np.shape(self.weights) != (len(self.components),):
             raise ValueError(
                 f"a Mixture of {len(self.components)} components needs as many weights, "
-                f"got shape {np.shape(self.weights)}"
+                f"got shape {np.shape(self.weights)}; give one for each"
             )
         if not isinstance(self.weights, Tracer):
             weights = np.asarray(self.weights)
             # 1e-5 leaves room for float32 weights that were normalised by a division.
             if (weights < 0).any() or not abs(weights.sum() - 1) < 1e-5:
                 raise ValueError(
-                    f"the weights of a Mixture must be non-negative and sum to 1, got {weights}"
+                    f"the weights of a Mixture must be non-negative and sum to 1, got {weights}; "
+                    "divide them by their sum"
                 )
         for k, component in enumerate(self.components[1:], start=1):
             check_same_shapes(self.like, component.like, f"component {k} of a Mixture")

@@ -52,13 +52,14 @@ class Samples:
             return
         shapes = {name: np.shape(leaf) for name, leaf in leaves_by_path(self.draws).items()}
         if not shapes:
-            raise ValueError("Samples need at least one leaf of draws")
+            raise ValueError("Samples need at least one leaf of draws; give a tree of arrays")
         first = next(iter(shapes))
         for name, shape in shapes.items():
             if not shape or shape[0] != shapes[first][0]:
                 raise ValueError(
                     f"leaf '{name}' has shape {shape} where a leading axis of "
-                    f"{shapes[first][:1]} draws is expected, as in leaf '{first}'"
+                    f"{shapes[first][:1]} draws is expected, as in leaf '{first}'; give as many "
+                    "draws of every leaf"
                 )
         draws = shapes[first][0]
         if draws == 0:

@@ -16,6 +16,7 @@ import numpy as np
 from onebasin.posterior.files import header_of
 from onebasin.posterior.structure import describe, rebuild
 from onebasin.tensor_files import (
+    REPLACE,
     Pathlike,
     TensorFileError,
     check_new,
@@ -105,6 +106,6 @@ def load_sparse(path: Pathlike) -> SparseFile:
         mask = with_leaves(params, masks)
         pruned = Pruned(params, mask, content["kept"], content["by"], content["scope"])
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise TensorFileError(f"{path} is damaged: {error!r}") from None
+        raise TensorFileError(f"{path} is damaged: {error!r}; {REPLACE}") from None
     network = header.json("network", dict, type(None))
     return SparseFile(pruned, network, header.json("provenance", dict))

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from onebasin.tensor_files import REPLACE
 from onebasin.trees import PyTree, first_difference, leaves_by_path, shapes_by_path, with_leaves
 
 
@@ -48,7 +49,7 @@ def rebuild(shape: Any, arrays: Mapping[str, Any], path: tuple[str, ...] = ()) -
         return rebuilt if kind == "list" else tuple(rebuilt)
     if kind == "paths":
         return {name: arrays["/".join((*path, name))] for name in children}
-    raise ValueError(f"unknown container '{kind}'")
+    raise ValueError(f"unknown container '{kind}'; {REPLACE}")
 
 
 def rebuild_like(like: PyTree, arrays: Mapping[str, Any], lead: int) -> PyTree:
@@ -56,5 +57,7 @@ def rebuild_like(like: PyTree, arrays: Mapping[str, Any], lead: int) -> PyTree:
     given = {name: tuple(a.shape) for name, a in arrays.items()}
     difference = first_difference(shapes_by_path(like), given, lead)
     if difference:
-        raise ValueError(f"the file does not fit the tree given as like=: {difference}")
+        raise ValueError(
+            f"the file does not fit the tree given as like=: {difference}; give one of its network"
+        )
     return with_leaves(like, arrays)

@@ -106,7 +106,8 @@ def _check_stack(by_axis: Mapping[int, np.ndarray], array: Any) -> int | None:
     draws = next((len(index) for index in by_axis.values() if index.ndim == 2), None)
     if draws is not None and draws != array.shape[0]:
         raise ValueError(
-            f"the permutation is a stack of {draws} but there are {array.shape[0]} draws"
+            f"the permutation is a stack of {draws} but there are {array.shape[0]} draws; "
+            "take one for each draw"
         )
     return draws
 

@@ -239,7 +239,9 @@ def fix_as(axis: Axis, size: int) -> Axis:
 def join(a: Axis, b: Axis) -> Axis:
     """Unify two axes position by position; the result varies wherever either does."""
     if a.size != b.size:
-        raise ValueError(f"axes of {a.size} and {b.size} positions cannot be unified")
+        raise ValueError(
+            f"axes of {a.size} and {b.size} positions cannot be one; correct the tracing rule"
+        )
     a, b = settle(a), settle(b)
     if a == b or isinstance(b, Uniform):
         return a

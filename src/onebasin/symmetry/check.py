@@ -163,7 +163,7 @@ def _check(
     if not together <= tolerance:
         raise NotASymmetry(
             "each group is a symmetry, but all of them together are not: the outputs change by "
-            f"{together:.1e} of their range"
+            f"{together:.1e} of their range; leave one of them out"
         )
     return Report(alone, together, left_out, tolerance)
 

@@ -108,7 +108,8 @@ def find_groups(params: Layouts, state: Layouts, roles: Roles) -> tuple[Group, .
                     if sizes.setdefault(name, len(positions)) != len(positions):
                         raise ValueError(
                             f"group '{name}' has {sizes[name]} units in one place and "
-                            f"{len(positions)} on axis {axis} of '{leaf}'"
+                            f"{len(positions)} on axis {axis} of '{leaf}'; give it one size "
+                            "everywhere"
                         )
                     role = roles.get((leaf, axis), "other") if where == "params" else "other"
                     place = Place(leaf, axis, positions, text, where, nth, role)

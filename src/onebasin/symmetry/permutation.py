@@ -35,7 +35,7 @@ class Permutation:
         validated = {name: _validated(name, p) for name, p in indices.items()}
         if len({p.shape[:-1] for p in validated.values()}) > 1:
             shapes = {name: p.shape for name, p in validated.items()}
-            raise ValueError(f"the groups disagree on the number of draws: {shapes}")
+            raise ValueError(f"the groups disagree on the number of draws: {shapes}; give all one")
         object.__setattr__(self, "indices", MappingProxyType(validated))
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -83,11 +83,12 @@ def _validated(name: str, values: ArrayLike) -> np.ndarray:
     if given.ndim not in (1, 2) or not np.issubdtype(given.dtype, np.integer):
         raise ValueError(
             f"group '{name}' needs integer indices of shape [n] or [draws, n], "
-            f"got {given.dtype} of shape {given.shape}"
+            f"not {given.dtype} of shape {given.shape}; give whole numbers"
         )
     if not (np.sort(given, axis=-1) == np.arange(given.shape[-1])).all():
         raise ValueError(
-            f"group '{name}' does not hold every index from 0 to {given.shape[-1] - 1} once"
+            f"group '{name}' does not hold every index from 0 to {given.shape[-1] - 1} once; "
+            "give a permutation of them"
         )
     indices = np.array(given, np.int32)
     indices.setflags(write=False)
@@ -107,7 +108,8 @@ def compose(p: Permutation, q: Permutation) -> Permutation:
     if set(p.names) != set(q.names):
         raise ValueError(
             f"permutations of different groups cannot be composed: "
-            f"{sorted(set(p.names) ^ set(q.names))} in only one of them"
+            f"{sorted(set(p.names) ^ set(q.names))} in only one of "
+            "them; take both from one symmetry"
         )
     composed = {}
     for name in p.names:
@@ -137,7 +139,7 @@ def with_transpositions(size: int, count: int, rng: np.random.Generator) -> np.n
     if not 0 <= count < max(size, 1):
         raise ValueError(
             f"a permutation of {size} units takes 0 to {max(size - 1, 0)} transpositions, "
-            f"not {count}"
+            f"not {count}; give a number in this range"
         )
     indices = np.arange(size)
     cycle = np.arange(size)

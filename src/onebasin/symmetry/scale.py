@@ -216,7 +216,7 @@ class _Trial:
                     return
                 except CannotRun as error:
                     failure = error
-        raise ValueError(f"scales cannot be checked: {failure}")
+        raise ValueError(f"scales cannot be checked: {failure}; compact with balance=False")
 
     def objection(self, sites: Mapping[str, tuple[Site, ...]]) -> str | None:
         """Why these groups cannot be scaled, or None if the outputs do not change."""

@@ -103,16 +103,21 @@ class Symmetry:
                 shape = tuple(layout.size for layout in axes)
                 if not 0 <= axis < len(shape):
                     raise ValueError(
-                        f"group '{name}' names axis {axis} of '{leaf}', which has shape {shape}"
+                        f"group '{name}' names axis {axis} of '{leaf}', which has shape {shape}; "
+                        "count axes from 0"
                     )
                 size, rest = divmod(shape[axis], before * after)
                 if rest:
                     raise ValueError(
                         f"group '{name}' splits axis {axis} of '{leaf}' ({shape[axis]} long) into "
-                        f"{before} × units × {after}, which does not divide it"
+                        f"{before} × units × {after}, which does not divide it; "
+                        "give factors of its length"
                     )
                 if not isinstance(axes[axis], Fixed):
-                    raise ValueError(f"axis {axis} of '{leaf}' is named by two groups")
+                    raise ValueError(
+                        f"axis {axis} of '{leaf}' is named twice, the second time by group "
+                        f"'{name}'; name it in one group, once"
+                    )
                 parts = (Fixed(before), Units(name, size), Fixed(after))
                 kept = tuple(p for p in parts if p.size > 1 or isinstance(p, Units))
                 axes[axis] = kept[0] if len(kept) == 1 else Product(kept)
@@ -211,7 +216,7 @@ class Symmetry:
         in their file: they are moved when they are read, for example by `save`, block by block.
         """
         if not isinstance(permutation, Permutation):
-            raise ValueError(f"act needs a Permutation, got a {type(permutation).__name__}")
+            raise ValueError(f"a {type(permutation).__name__} cannot act; give a Permutation")
         indices = self.check_permutation(permutation).indices
         if not isinstance(target, Posterior):
             self.check_shapes(target)
@@ -266,7 +271,8 @@ class Symmetry:
             wrong = sorted(set(sizes.items()) ^ set(given.items()))[0][0]
             raise ValueError(
                 f"the permutation does not belong to this symmetry: group '{wrong}' has "
-                f"{given.get(wrong, 'no')} units where {sizes.get(wrong, 'no')} are expected"
+                f"{given.get(wrong, 'no')} units where {sizes.get(wrong, 'no')} are expected; take "
+                "one found with this symmetry"
             )
         return p
 
@@ -279,7 +285,10 @@ class Symmetry:
         """Raise an error that names the leaf if these are not the params of this symmetry."""
         difference = first_difference(self.shapes, shapes_by_path(params))
         if difference:
-            raise ValueError(f"the params are not those of this symmetry: {difference}")
+            raise ValueError(
+                f"the params are not those of this symmetry: {difference}; find the "
+                "symmetry of their network"
+            )
 
     def table(self) -> str:
         """The groups as text: name, size and places."""
@@ -308,7 +317,9 @@ class Symmetry:
 def _read_places(name: str, places: object) -> Iterator[tuple[str, int, int, int]]:
     """Each place as (leaf, axis, before, after), or an error that quotes it."""
     if isinstance(places, str) or not isinstance(places, Sequence) or not places:
-        raise ValueError(f"group '{name}' needs a list of places, each (leaf, axis)")
+        raise ValueError(
+            f"group '{name}' has the places {places!r:.40}; list them, each as (leaf, axis)"
+        )
     for place in places:
         match place:
             case (str(leaf), int(axis)):

@@ -68,7 +68,10 @@ def find_symmetry(
         params = network.shapes if params is None else params
         x = network.x[:2] if x is None else x
     if params is None or x is None:
-        raise ValueError("find_symmetry needs the network's params and a batch of inputs x")
+        raise ValueError(
+            "the params or the inputs of the network are missing; give find_symmetry both, as "
+            "find_symmetry(network, params, x)"
+        )
     traced = trace_network(apply, params, x, state)
     if traced.trace.unknown:
         names = ", ".join(sorted(traced.trace.unknown))

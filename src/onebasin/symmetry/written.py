@@ -70,30 +70,33 @@ def _describe(layout: Layout, sizes: dict[str, int]) -> Any:
 def rebuild(content: Any) -> tuple[Layouts, Layouts, tuple[str, ...], Roles]:
     """Layouts of params and state, unused leaves and roles, from the JSON form."""
     if not isinstance(content, Mapping) or content.get("format") != FORMAT:
-        raise SymmetryFileError(f'it is not a symmetry: "format" must be "{FORMAT}"')
+        raise SymmetryFileError(f'it is not a symmetry; "format" must be "{FORMAT}"')
     if content.get("version") != VERSION:
         raise SymmetryFileError(
-            f"it has version {content.get('version')!r:.20}, and this OneBasin reads {VERSION}"
+            f"it has version {content.get('version')!r:.20}, and this OneBasin reads {VERSION}; "
+            "save it again with the OneBasin that wrote it"
         )
     for name in content:
         if name not in KNOWN:
             raise SymmetryFileError(f"there is no entry '{name:.40}'; known are {sorted(KNOWN)}")
     sizes = content.get("groups")
     if not isinstance(sizes, Mapping) or not all(map(_is_length, sizes.values())):
-        raise SymmetryFileError('"groups" must give every group its number of units')
+        raise SymmetryFileError(
+            '"groups" is missing or wrong; give every group its number of units'
+        )
     params = _layouts("params", content.get("params"), sizes)
     if not params:
-        raise SymmetryFileError('"params" must list the axes of every leaf')
+        raise SymmetryFileError('"params" is empty; list the axes of every leaf')
     state = _layouts("state", content.get("state", {}), sizes)
     unused = content.get("unused", [])
     if not isinstance(unused, list) or not all(leaf in params for leaf in unused):
-        raise SymmetryFileError('"unused" must list leaves of "params"')
+        raise SymmetryFileError('"unused" names what is not a leaf; list leaves of "params"')
     return params, state, tuple(unused), _roles(content.get("roles", {}), params)
 
 
 def _layouts(entry: str, leaves: Any, sizes: Mapping[str, int]) -> Layouts:
     if not isinstance(leaves, Mapping) or not all(isinstance(a, list) for a in leaves.values()):
-        raise SymmetryFileError(f'"{entry}" must list the axes of every leaf')
+        raise SymmetryFileError(f'"{entry}" is missing or wrong; list the axes of every leaf')
     return {
         leaf: tuple(_layout(axis, sizes, f'axis {i} of "{leaf}"') for i, axis in enumerate(axes))
         for leaf, axes in leaves.items()
@@ -102,12 +105,14 @@ def _layouts(entry: str, leaves: Any, sizes: Mapping[str, int]) -> Layouts:
 
 def _layout(axis: Any, sizes: Mapping[str, int], where: str, depth: int = 0) -> Layout:
     if depth > DEEPEST:
-        raise SymmetryFileError(f"{where} has parts within parts without end")
+        raise SymmetryFileError(f"{where} has parts within parts without end; write fewer levels")
     layout: Layout
     match axis:
         case str(group):
             if group not in sizes:
-                raise SymmetryFileError(f"{where} names '{group:.40}', which is not in \"groups\"")
+                raise SymmetryFileError(
+                    f"{where} names '{group:.40}', which is not in \"groups\"; add it there"
+                )
             layout = Units(group, sizes[group])
         case {"product": [_, *_] as parts} if len(axis) == 1:
             layout = Product(tuple(_layout(p, sizes, where, depth + 1) for p in parts))
@@ -122,7 +127,8 @@ def _layout(axis: Any, sizes: Mapping[str, int], where: str, depth: int = 0) -> 
             )
     if layout.size > LARGEST_AXIS:
         raise SymmetryFileError(
-            f"{where} has {layout.size:.3g} positions, more than {LARGEST_AXIS}"
+            f"{where} has {layout.size:.3g} positions, more than {LARGEST_AXIS}; "
+            "write a shorter axis"
         )
     return layout
 
@@ -134,12 +140,14 @@ def _is_length(value: Any) -> bool:
 def _roles(entries: Any, params: Layouts) -> Roles:
     known = (None, *get_args(Role))
     if not isinstance(entries, Mapping):
-        raise SymmetryFileError('"roles" must list the role of every axis of a leaf')
+        raise SymmetryFileError('"roles" is wrong; list the role of every axis of a leaf')
     roles: dict[tuple[str, int], Role] = {}
     for leaf, found in entries.items():
         fits = isinstance(found, list) and len(found) == len(params.get(leaf, ()))
         if not fits or not all(isinstance(r, str | None) and r in known for r in found):
-            raise SymmetryFileError(f'"roles" of "{leaf:.40}" must be one for each of its axes')
+            raise SymmetryFileError(
+                f'"roles" of "{leaf:.40}" are wrong; give one for each of its axes'
+            )
         roles |= {(leaf, i): role for i, role in enumerate(found) if role is not None}
     return roles
 
@@ -160,8 +168,8 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 def read(path: Path) -> Any:
     """The JSON value of a file."""
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
+        raise FileNotFoundError(f"there is no file {path}; check the name")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise SymmetryFileError(f"{path} is not JSON: {error}") from None
+        raise SymmetryFileError(f"{path} is not JSON: {error}; save it again") from None
