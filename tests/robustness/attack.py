@@ -60,6 +60,11 @@ def merged(before: Any, more: Any) -> Any:
     return before + more
 
 
+def read(record: Path) -> dict[str, Any]:
+    """The parts of a record, by name."""
+    return json.loads(record.read_text()) if record.exists() else {}
+
+
 def run_portion(part: Part, portion: int, seed: int, share: float) -> dict[str, Any]:
     """Try one portion; what came of it, with its defects as texts."""
     first, last = (round(share * part.tries * at / part.portions) for at in (portion, portion + 1))
@@ -81,19 +86,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RECORD)
     arguments = parser.parse_args()
     asked = {"code": code_digest(), "seed": arguments.seed, "share": arguments.share}
-    found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     for name in arguments.only or PARTS:
-        part, known = PARTS[name], found.get(name, {})
+        part, known = PARTS[name], read(arguments.out).get(name, {})
         if {key: known.get(key) for key in asked} != asked:
             known = {**asked, "portions done": 0, "portions": part.portions}
         for portion in range(known["portions done"], part.portions):
             more = run_portion(part, portion, arguments.seed, arguments.share)
             known = merged(known, more | {"portions done": 1})
-            found[name] = known
+            # Read again: other parts may be under way in other processes.
+            found = read(arguments.out) | {name: known}
             arguments.out.write_text(json.dumps(found, indent=1) + "\n")
             sys.stdout.write(f"{name}, {portion + 1} of {part.portions}: {json.dumps(more)}\n")
             sys.stdout.flush()
-    sys.exit(1 if any(part["defects"] for part in found.values()) else 0)
+    sys.exit(1 if any(part["defects"] for part in read(arguments.out).values()) else 0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import random
-import signal
 import traceback
 import types
 from collections.abc import Iterator
@@ -18,9 +17,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from time_limits import time_limit
+
 from onebasin.cli.main import COMMANDS, main
 
-SLOW = 20  # seconds that no refusal may take
+SLOW = 20  # seconds of computing that no refusal may take
 WORDS = ("abc", "", "1e", "0x10", "--", "1,2", "½", "one", "[]", "1 2")
 HUGE = ("1" + 30 * "0", str(2**63), "9" * 400)
 NOT_A_NUMBER = ("nan", "-nan", "NaN")
@@ -357,20 +358,6 @@ class TooSlow(BaseException):
     """A command line was not refused in time."""
 
 
-@contextlib.contextmanager
-def _time_limit() -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TooSlow
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SLOW)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def defect_of(line: list[str], folder: Path) -> str | None:
     """What is wrong with the answer to a wrong command line."""
     before = state_of(folder)
@@ -378,7 +365,7 @@ def defect_of(line: list[str], folder: Path) -> str | None:
     code: object = "no exit"
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            with _time_limit():
+            with time_limit(SLOW, TooSlow()):
                 main(line)
         except SystemExit as stop:
             code = stop.code

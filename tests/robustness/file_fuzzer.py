@@ -14,17 +14,16 @@
 import gzip
 import json
 import math
-import signal
 import struct
 import tracemalloc
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from time_limits import time_limit
 
 from onebasin.choices import DataName
 from onebasin.data import load_dataset
@@ -36,7 +35,7 @@ from onebasin.pruning import prune
 from onebasin.tensor_files import verify_tensors
 from onebasin.trees import leaves_by_path
 
-SECONDS = 10  # after which reading counts as hung
+SECONDS = 10  # of computing, after which reading counts as hung
 ROOM = 32 << 20  # bytes that reading anything may take; beyond that, four times the file
 
 
@@ -261,25 +260,11 @@ def _mutated_json(rng: np.random.Generator, value: Any) -> Any:
     return ODD[int(rng.integers(len(ODD)))]
 
 
-@contextmanager
-def _alarm(seconds: int) -> Any:
-    def ring(*_: object) -> None:
-        raise TimeoutError("reading took too long")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def judge(case: Case, path: Path, good: Any) -> tuple[str, str]:
     """What came of reading a damaged file, and the message or the difference."""
     tracemalloc.start()
     try:
-        with _alarm(SECONDS):
+        with time_limit(SECONDS, TimeoutError("reading took too long")):
             try:
                 found = meaning(case.read(path))
                 verdict, text = ("same", "") if found == good else ("changed", "")

@@ -46,10 +46,10 @@ def to_config(network: nn.Module, input_shape: tuple[int, ...] | None = None) ->
 def from_config(config: Mapping[str, Any]) -> MLP | LeNet | ResNet20:
     """The network that a config describes; omitted fields take their defaults."""
     if not isinstance(config, Mapping):
-        raise ValueError(f"a network config is a {type(config).__name__}; give a dictionary")
+        raise ValueError(f"a network config must be a dictionary, got {type(config).__name__}")
     kind = config.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"there is no network of kind {kind!r}; use one of {', '.join(KINDS)}")
+        raise ValueError(f"network kind must be one of {', '.join(KINDS)}, got {kind!r}")
     get_input_shape(config)
     values = {key: value for key, value in config.items() if key not in ("kind", "input_shape")}
     known = _fields(KINDS[kind])

@@ -115,8 +115,8 @@ class Symmetry:
                     )
                 if not isinstance(axes[axis], Fixed):
                     raise ValueError(
-                        f"axis {axis} of '{leaf}' is named twice, the second time by group "
-                        f"'{name}'; name it in one group, once"
+                        f"axis {axis} of '{leaf}' is named by two groups, the second being "
+                        f"'{name}'; name it in one, once"
                     )
                 parts = (Fixed(before), Units(name, size), Fixed(after))
                 kept = tuple(p for p in parts if p.size > 1 or isinstance(p, Units))
