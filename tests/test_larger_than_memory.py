@@ -11,6 +11,7 @@ import pytest
 
 from alignment_cases import same_tree
 from onebasin.networks import MLP, to_config
+from onebasin.networks.described import DescribedNetwork
 from onebasin.posterior import Samples, load, read_header, save
 from onebasin.posterior.draw_moments import draw_moments
 from onebasin.posterior.sparse import load_sparse
@@ -86,8 +87,9 @@ def check_moved(folder, moved, permutations):
     draws, moved = (load(folder / name, mapped=True) for name in ("large.safetensors", moved))
     assert moved.num_draws == draws.num_draws
     np.testing.assert_array_equal(moved.chain, draws.chain)
-    x = np.zeros((2, *SHAPE), np.float32)
-    symmetry = find_symmetry(lambda p, x: NETWORK.apply({"params": p}, x), draws.draw(0), x)
+    header = read_header(folder / "large.safetensors")
+    network = DescribedNetwork.from_config(header.network, "large")
+    symmetry = find_symmetry(network, network.shapes, network.x)
     for index in (0, ORIGINAL + 1, draws.num_draws - 1):
         assert same_tree(moved.draw(index), symmetry.act(permutations(index), draws.draw(index)))
 

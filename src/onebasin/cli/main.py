@@ -83,6 +83,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         _fail(f"there is no command '{name}'; the commands are {', '.join(COMMANDS)}")
     if argv is None:  # not called from a Python program, which may use JAX already
         _offer_devices(os.environ)
+        from onebasin.compilation_cache import settings
+
+        os.environ.update(settings(os.environ))
     try:
         _run(name, rest)
     except BrokenPipeError:

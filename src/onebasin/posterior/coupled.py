@@ -6,7 +6,7 @@ one key are coupled.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -50,7 +50,7 @@ def _sample(posteriors: tuple[Posterior, ...], key: jax.Array, index: int) -> tu
     return tuple((q.sample(key=key), q.states(key=key)) for q in posteriors)
 
 
-def _take(posteriors: tuple[Samples, ...], index: int) -> tuple[Draw, ...]:
+def _take(posteriors: tuple[Any, ...], index: int) -> tuple[Draw, ...]:
     trees = tuple((q.draws, q.state) for q in posteriors)
     if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(trees)):
         return _entry(trees, index)
