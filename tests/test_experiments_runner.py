@@ -1,6 +1,7 @@
 """The stage runner: content keys, caching, resuming, sharing; and verdicts from numbers."""
 
 import json
+import pickle
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -12,18 +13,19 @@ import pytest
 
 from onebasin.atomic import LOCK, TEMPORARY, lock
 from onebasin.cli import main as cli
+from onebasin.cli.main import DEVICES
 from onebasin.experiments import EXPERIMENTS, get_experiment
 from onebasin.experiments import speed as speed_module
 from onebasin.experiments import stage as stage_module
 from onebasin.experiments.claims import Requirement, judge, plus_minus
-from onebasin.experiments.common_stages import Fit, fits
+from onebasin.experiments.common_stages import Fit, fit_replicas, fits
 from onebasin.experiments.curves import Curve
 from onebasin.experiments.facts import add_facts, read_facts
 from onebasin.experiments.runner import Run, clock
 from onebasin.experiments.setting import SHAPES, TRAIN_EXAMPLES, Setting, gradient_flops
 from onebasin.experiments.speed import speed
-from onebasin.experiments.stage import Stage, encode, step
-from onebasin.inference.methods import VI
+from onebasin.experiments.stage import USUAL_DEVICES, Stage, encode, step
+from onebasin.inference.methods import HMC, VI
 from onebasin.networks import MLP
 from onebasin.tensor_files import finite
 
@@ -113,6 +115,50 @@ def test_keys_follow_content():
     assert set(other[-1].description()["data"]) == {"digits"}
     with pytest.raises(ValueError, match="plain values"):
         encode(object())
+
+
+@step(version=1, seconds=lambda _: 1.0, spreads=lambda config: config.value)
+def spread(config, inputs, work):
+    return {"interval": work.checkpoint_interval}
+
+
+@pytest.mark.fast
+def test_the_key_names_devices_that_change_the_result(monkeypatch):
+    def key(value, devices):
+        monkeypatch.setattr(jax, "devices", lambda: [None] * devices)
+        return Stage(spread, Number(value)).key
+
+    assert USUAL_DEVICES == DEVICES
+    assert len({key(4, devices) for devices in (1, 2, 4)}) == 3
+    assert key(4, 4) == key(4, 9)  # one to a device in both
+    assert key(1, 1) == key(1, 4)
+    assert key(5, 3) == key(5, 4)  # at most two to a device in both
+    monkeypatch.setattr(jax, "devices", lambda: [None])
+    assert Stage(spread, Number(4)).description()["devices"] == 1
+    assert "devices" not in Stage(make, Number(4)).description()
+    assert [fit_replicas(Fit(Setting("digits"), m, runs=2)) for m in (VI(), HMC(chains=3))] == [
+        2,
+        6,
+    ]
+
+
+@pytest.mark.fast
+def test_the_key_does_not_travel_with_a_stage(monkeypatch):
+    stage = Stage(spread, Number(4), {"number": Stage(make, Number(1))["number.txt"]})
+    here = stage.key
+    sent = pickle.dumps(stage)
+    assert pickle.loads(sent) == stage
+    assert pickle.loads(sent).key == here
+    monkeypatch.setattr(jax, "devices", lambda: [None] * 3)
+    assert pickle.loads(sent).key != here
+    assert stage.key == here
+
+
+@pytest.mark.fast
+def test_the_checkpoint_interval_is_that_of_the_run(run):
+    assert run.perform(Stage(spread, Number(1)))["interval"] == 60
+    other = Run(run.out, "toy", quiet=True, checkpoint_interval=5)
+    assert other.perform(Stage(spread, Number(2)))["interval"] == 5
 
 
 @pytest.mark.fast

@@ -38,6 +38,8 @@ class Reproduce:
     """Posterior files of finished fits to use instead of fitting again."""
     cluster: str | None = None
     """Run the stages on a Dask cluster: local:N, the address of a scheduler, or a YAML file."""
+    checkpoint_interval: float = 60.0
+    """Seconds between the checkpoints of a fit."""
     quiet: bool = False
     """Show no progress."""
 
@@ -51,6 +53,10 @@ def run(config: Reproduce) -> None:
             sys.stdout.write(f"{name:<18} {entry.source:<18} {entry.summary}\n")
         return
     names = _names(config)
+    if not config.checkpoint_interval >= 0:
+        raise ValueError(
+            f"--checkpoint-interval is {config.checkpoint_interval}; give seconds, 0 or more"
+        )
     out = config.out or Path("runs") / config.preset
     if config.adopt:
         from onebasin.posterior import read_header
@@ -63,7 +69,7 @@ def run(config: Reproduce) -> None:
     from onebasin.experiments.runner import Run
     from onebasin.experiments.stage_list import list_stages, write_plan
 
-    work = Run(out, config.preset, config.quiet, config.adopt)
+    work = Run(out, config.preset, config.quiet, config.adopt, config.checkpoint_interval)
     chosen = {name: get_experiment(name) for name in names}
     rows = list_stages(work, chosen, config.parts)
     work.open()

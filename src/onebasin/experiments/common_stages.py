@@ -73,7 +73,19 @@ def fit_seconds(config: Fit) -> float:
     return OVERHEAD + seconds * (config.runs or 1)
 
 
-@step(version=1, seconds=fit_seconds, resumes=True)
+def fit_replicas(config: Fit) -> int:
+    """The number of chains, members or single fits that share the devices."""
+    match config.method:
+        case HMC() | NUTS():
+            each = config.method.chains
+        case Ensemble():
+            each = config.method.members
+        case VI() | MAP():
+            each = 1
+    return each * (config.runs or 1)
+
+
+@step(version=1, seconds=fit_seconds, resumes=True, spreads=fit_replicas)
 def fit_posterior(config: Fit, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     """Fit; an interrupted fit continues from its checkpoint."""
     del inputs
@@ -86,6 +98,7 @@ def fit_posterior(config: Fit, inputs: dict[str, Path], work: Work) -> dict[str,
         history=work.folder / "history.jsonl",
         resume=True,
         progress=work.progress,
+        checkpoint_interval=work.checkpoint_interval,
     )
     results = found if isinstance(found, list) else [found]
     runs = [

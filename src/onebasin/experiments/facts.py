@@ -31,6 +31,7 @@ MACHINE = {
     **dict.fromkeys(("processor", "system", "backend"), is_text),
     "cores": is_count,
     "memory_gib": is_number,
+    "devices": Optional(is_count),
 }
 SCHEMA = {
     "stages": Optional(Named({"seconds": is_number, "machine": is_object})),

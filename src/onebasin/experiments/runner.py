@@ -44,6 +44,7 @@ class Run:
     preset: str
     quiet: bool = False
     adopt: Sequence[Path] = ()
+    checkpoint_interval: float = 60.0
 
     def open(self) -> None:
         """Make the folder, or refuse one of another preset or version.
@@ -89,7 +90,9 @@ class Run:
             self._adopt(stage, part)
         inputs = {name: self.folder(f.stage) / f.name for name, f in stage.inputs.items()}
         began = time.perf_counter()
-        result = stage.function(stage.config, inputs, Work(part, self.quiet))
+        result = stage.function(
+            stage.config, inputs, Work(part, self.quiet, self.checkpoint_interval)
+        )
         seconds = time.perf_counter() - began
         write_json(part / "stage.json", {**stage.description(), **versions()})
         write_json(part / RESULT, result)
@@ -139,6 +142,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "backend": jax.default_backend(),
         "device": jax.devices()[0].device_kind,
+        "devices": len(jax.devices()),
     }
 
 

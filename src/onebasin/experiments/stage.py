@@ -16,11 +16,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from onebasin.experiments.setting import Setting, fingerprint, is_here
 from onebasin.experiments.speed import speed
 from onebasin.progress import ProgressStyle
 
 RESULT = "result.json"
+USUAL_DEVICES = 4  # as many as the commands offer
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class Work:
 
     folder: Path
     quiet: bool = False
+    checkpoint_interval: float = 60.0
+    """Seconds between the checkpoints of a fit."""
 
     @property
     def progress(self) -> ProgressStyle:
@@ -37,17 +42,23 @@ class Work:
 
 
 def step(
-    *, version: int, seconds: Callable[[Any], float], resumes: bool = False
+    *,
+    version: int,
+    seconds: Callable[[Any], float],
+    resumes: bool = False,
+    spreads: Callable[[Any], int] | None = None,
 ) -> Callable[[Callable], Callable]:
     """Make a function a stage function.
 
     `version` is increased whenever the function would give another result. `seconds(config)`
     estimates the time on the reference machine of `speed`. With `resumes`, an interrupted stage
-    finds the files it had written so far in its folder.
+    finds the files it had written so far in its folder. `spreads(config)` is the number of
+    computations that are spread over the devices: how many share a device changes their rounding.
     """
 
-    def mark(function: Callable) -> Callable:
-        function.version, function.seconds, function.resumes = version, seconds, resumes  # pyright: ignore[reportFunctionMemberAccess]
+    def mark(function: Any) -> Callable:
+        function.version, function.seconds, function.resumes = version, seconds, resumes
+        function.spreads = spreads
         return function
 
     return mark
@@ -66,7 +77,7 @@ class Stage:
     """A stage function with its config and inputs; `stage["name"]` is a file that it writes."""
 
     function: Any
-    """Marked by `step`, which sets its `version`, `seconds` and `resumes`."""
+    """Marked by `step`, which sets its `version`, `seconds`, `resumes` and `spreads`."""
     config: Any
     inputs: Mapping[str, File] = field(default_factory=dict)
 
@@ -104,7 +115,24 @@ class Stage:
             "config": encode(self.config),
             "data": {name: fingerprint(name) for name in self.data},
             "inputs": {name: [f.stage.key, f.name] for name, f in sorted(self.inputs.items())},
+            **self._devices(),
         }
+
+    def _devices(self) -> dict[str, int]:
+        """The number of devices, where the result depends on it.
+
+        It does where a device has to hold more or fewer computations than usual; so the keys of
+        earlier records stay as they were.
+        """
+        if self.function.spreads is None:
+            return {}
+        count, here = self.function.spreads(self.config), len(jax.devices())
+        same = -(-count // here) == -(-count // USUAL_DEVICES)
+        return {} if same else {"devices": here}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the key: where it is unpickled, data and devices may be others."""
+        return {own.name: getattr(self, own.name) for own in fields(self)}
 
     @cached_property
     def key(self) -> str:
