@@ -53,4 +53,4 @@ def test_every_message_has_a_remedy():
         for place, text in found
         if ";" not in text and text not in PASSED_ON and not text.endswith(PASSED_ON_ENDS)
     ]
-    assert lacking == []
+    assert lacking == []  # write "what is wrong; what to do"

@@ -47,7 +47,9 @@ class LowRankPrecision:
             check_same_shapes(self.mean, self.factors, f"the factors of {name}", lead=1)
             ranks = {np.shape(leaf)[0] for leaf in jax.tree.leaves(self.factors)}
             if len(ranks) > 1:
-                raise ValueError(f"the factors of {name} have different ranks {sorted(ranks)}")
+                raise ValueError(
+                    f"the factors of {name} have different ranks {sorted(ranks)}; give one"
+                )
             check_numbers(f"the mean of {name}", self.mean)
             check_numbers(f"the std of {name}", self.std, positive=True)
             check_numbers(f"the factors of {name}", self.factors)
