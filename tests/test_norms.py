@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+import onebasin as ob
 from onebasin.alignment.norms import ScaleFree, find_scale_free, keep_norms
 from onebasin.networks.convolution import Conv
 from onebasin.networks.normalisation import FilterResponseNorm
@@ -74,3 +75,95 @@ def test_a_mean_of_zero_is_left_alone():
     ends = [{"k": jnp.ones((2, 3))}, {"k": -jnp.ones((2, 3))}]
     middle = {"k": jnp.zeros((2, 3))}
     assert not keep_norms(ScaleFree({"k": 1}), 0.5, ends[0], ends[1], middle)["k"].any()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two warm posteriors of one network with filter response normalisation."""
+    apply, params = network(FilterResponseNorm)
+    _, other = network(FilterResponseNorm, seed=1)
+    std = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.2), params)
+    return apply, ob.MeanField(params, std), ob.MeanField(other, jax.tree.map(jnp.add, std, std))
+
+
+def test_the_path_keeps_norms_and_its_ends(pair):
+    apply, q0, q1 = pair
+    path = ob.keep_norms(ob.geodesic(q0, q1), apply, X)
+    assert path.kept == ("conv0/kernel", "conv1/kernel")
+    assert path.kind == "norm-keeping geodesic"
+    for t, q in ((0.0, q0), (1.0, q1)):
+        for found, end in zip(jax.tree.leaves(path(t)), jax.tree.leaves(q), strict=True):
+            np.testing.assert_allclose(found, end, rtol=1e-6)  # a float32 factor of one
+    norm = lambda q: np.sqrt(np.sum(np.asarray(q.mean["conv1"]["kernel"]) ** 2, axis=(0, 1, 2)))
+    np.testing.assert_allclose(norm(path(0.5)), (norm(q0) + norm(q1)) / 2, rtol=1e-5)
+    plain = ob.geodesic(q0, q1)(0.5)
+    assert np.all(norm(plain) < norm(path(0.5)))
+    np.testing.assert_array_equal(path(0.5).std["conv1"]["kernel"], plain.std["conv1"]["kernel"])
+
+
+def test_scaling_the_mean_is_dividing_the_noise(pair):
+    """The same function: f·m + s∘ε is f times m + (s/f)∘ε, and the factor f does not matter."""
+    apply, q0, q1 = pair
+    path = ob.keep_norms(ob.geodesic(q0, q1), apply, X)
+    plain, factors = ob.geodesic(q0, q1)(0.5), path.factors(0.5)
+    noise = network(FilterResponseNorm, seed=5)[1]
+    divided = {k: dict(v) for k, v in plain.std.items()}
+    for leaf in path.kept:
+        module, name = leaf.split("/")
+        divided[module][name] = divided[module][name] / factors[leaf]
+    draw = lambda mean, std: jax.tree.map(lambda m, s, e: m + s * e, mean, std, noise)
+    scaled = apply(draw(path(0.5).mean, plain.std), X)
+    # ε = 1e-6 in the normalisation and float32 sums
+    np.testing.assert_allclose(scaled, apply(draw(plain.mean, divided), X), rtol=1e-3, atol=1e-4)
+    assert np.abs(scaled - apply(draw(plain.mean, plain.std), X)).max() > 0.01
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_profiles_take_the_corrections_of_the_path_and_show_the_plain_one(pair, repaired):
+    apply, q0, q1 = pair
+    plain = ob.geodesic(q0, q1)
+    path = ob.keep_norms(plain, apply, X)
+    if repaired:
+        path = ob.repair(path, apply, X)
+        assert path.kind == "repaired norm-keeping geodesic"
+        assert path.repaired
+    options = {"key": jax.random.key(0), "points": 3, "num_samples": 4, "progress": "silent"}
+    data = (X, jnp.array([0, 1, 2, 0]))
+    found = ob.profile(path, apply, data, **options)
+    # The same posteriors one at a time, with the same noise.
+    expected = ob.profile(lambda t: path(t), apply, data, **options)
+    np.testing.assert_allclose(found.nll, expected.nll, rtol=1e-4)
+    assert found.plain is not None
+    np.testing.assert_allclose(found.plain.nll, ob.profile(plain, apply, data, **options).nll)
+    assert abs(found.nll[1] - found.plain.nll[1]) > 1e-3
+
+
+def test_paths_without_noise_are_refused(pair):
+    apply, q0, _ = pair
+    line = ob.line(q0.mean, q0.mean)
+    with pytest.raises(ValueError, match="a path between Samples has no noise around a mean"):
+        ob.keep_norms(line, apply, X)
+    kept = ob.keep_norms(ob.geodesic(q0, q0), apply, X)
+    with pytest.raises(ValueError, match="only means are scaled; drop scale='all'"):
+        ob.repair(kept, apply, X, scale="all")
+
+
+def test_permutations_are_learned_on_the_norm_keeping_path(pair):
+    """The judged loss is that of the norm-keeping path, which is not that of the geodesic."""
+    apply, q0, q1 = pair
+    symmetry = ob.find_symmetry(apply, q0.mean, X)
+    x = np.random.default_rng(0).normal(size=(40, 6, 6, 2)).astype(np.float32)
+    y = np.asarray(apply(q0.mean, x)).argmax(axis=1)
+    run = lambda keep: ob.align(
+        q1,
+        to=q0,
+        symmetry=symmetry,
+        objective=ob.PathLoss(
+            apply, (x, y), steps=0, exchanges=2, judged=20, batch_size=20, keep_norms=keep
+        ),
+        starts="identity",
+        key=jax.random.key(0),
+    )
+    kept, plain = run(True), run(False)
+    assert kept.starts[0].score != plain.starts[0].score
+    assert kept.score >= kept.starts[0].score

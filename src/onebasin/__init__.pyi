@@ -56,6 +56,7 @@ from .networks import Network as Network
 from .paths import Path as Path
 from .paths import displacement as displacement
 from .paths import geodesic as geodesic
+from .paths import keep_norms as keep_norms
 from .paths import line as line
 from .paths import mixture_path as mixture_path
 from .paths import repair as repair

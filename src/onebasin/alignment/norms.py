@@ -106,18 +106,25 @@ def _kernels(channels: Channels, symmetry: Symmetry) -> list[tuple[str, int]]:
     return list(dict.fromkeys(pair for pair in [*traced, *makes] if pair in makes))
 
 
-def keep_norms(
-    free: ScaleFree, t: jax.Array | float, mean0: PyTree, mean1: PyTree, mean: PyTree
-) -> PyTree:
+def keep_norms(free: ScaleFree, t: Any, mean0: PyTree, mean1: PyTree, mean: PyTree) -> PyTree:
     """The means at t with the norms of scale-free units interpolated between those of the ends."""
-    starts, ends = leaves_by_path(mean0), leaves_by_path(mean1)
     leaves = leaves_by_path(mean)
-    for leaf, axis in free.axes.items():
-        norms = [_norm(tree[leaf], axis) for tree in (starts, ends, leaves)]
-        goal = (1 - t) * norms[0] + t * norms[1]
-        alive = norms[2] > 0
-        leaves[leaf] = leaves[leaf] * jnp.where(alive, goal / jnp.where(alive, norms[2], 1.0), 1.0)
+    for leaf, factors in norm_factors(free, t, mean0, mean1, mean).items():
+        leaves[leaf] = leaves[leaf] * factors
     return with_leaves(mean, leaves)
+
+
+def norm_factors(
+    free: ScaleFree, t: Any, mean0: PyTree, mean1: PyTree, mean: PyTree
+) -> dict[str, jax.Array]:
+    """What the mean of every scale-free kernel is multiplied by at t, shaped to broadcast."""
+    starts, ends, leaves = (leaves_by_path(tree) for tree in (mean0, mean1, mean))
+    found = {}
+    for leaf, axis in free.axes.items():
+        start, end, now = (_norm(tree[leaf], axis) for tree in (starts, ends, leaves))
+        goal = (1 - t) * start + t * end
+        found[leaf] = jnp.where(now > 0, goal / jnp.where(now > 0, now, 1.0), 1.0)
+    return found
 
 
 def _norm(kernel: jax.Array, axis: int | None) -> jax.Array:

@@ -19,13 +19,14 @@ from onebasin.evaluation.monte_carlo import Points
 from onebasin.evaluation.strata import strata
 from onebasin.likelihoods import LikelihoodLike
 from onebasin.networks import NetworkLike, apply_of
-from onebasin.paths import DisplacementPath, MixturePath, Path, RepairedPath, line
+from onebasin.paths import DisplacementPath, MixturePath, NormKeepingPath, Path, RepairedPath, line
 from onebasin.posterior import Mixture, Posterior, Samples
 from onebasin.problem import likelihood_for
 from onebasin.progress import Progress, reporting
 from onebasin.trees import PyTree, add_axis, check_same_shapes
 
-Known: TypeAlias = DisplacementPath | MixturePath | RepairedPath
+Corrected: TypeAlias = RepairedPath | NormKeepingPath
+Known: TypeAlias = DisplacementPath | MixturePath | Corrected
 """The paths whose draws are made once for all t; those of any other path are made at each t."""
 
 
@@ -35,8 +36,8 @@ class Profile(Points):
 
     Arrays have one entry for each point `t`. `nll` is the plain estimate; it is too large by
     about `nll_bias`, which is inversely proportional to the number of samples. Standard errors
-    are over draws. `mean_nll` belongs to the network of the mean parameters at t. For a repaired
-    path, `plain` is the profile of the path before the repair.
+    are over draws. `mean_nll` belongs to the network of the mean parameters at t. For a path that
+    is repaired or keeps norms, `plain` is the profile of the geodesic it was made from.
 
     >>> import jax, jax.numpy as jnp, onebasin as ob
     >>> path = ob.line({"w": jnp.array([1.0])}, {"w": jnp.array([-1.0])})
@@ -223,9 +224,9 @@ def profile(
     L(t) = −(1/n) Σ_i log E_{θ~path(t)} p(y_i | x_i, θ).
 
     Args:
-      path: from `geodesic`, `mixture_path`, `line` or `repair`, or any function of t in [0, 1]
-        that returns a posterior. For a repaired path the plain one is profiled as well, at the
-        same points with the same draws.
+      path: from `geodesic`, `mixture_path`, `line`, `keep_norms` or `repair`, or any function of t
+        in [0, 1] that returns a posterior. For the last two the plain path is profiled as well, at
+        the same points with the same draws.
       network: `apply(params, x)` (or `apply(params, x, state)`), a `Network` or a `Problem`.
       data: a split with .x and .y, or a pair.
       key: the key of the draws.
@@ -272,7 +273,7 @@ def profile(
             if not isinstance(path, Known):
                 assert isinstance(start, Posterior)
                 return _run_open(path, start, ts, num_samples, key, evaluate)
-            change = path.corrections(ts) if isinstance(path, RepairedPath) else None
+            change = path.corrections(ts) if isinstance(path, Corrected) else None
             found = evaluate(sources, ts, correction=change, what=f"draws along the {path.kind}")
             if path.deterministic:
                 return found, found
@@ -289,8 +290,8 @@ def profile(
             return _profile(path, found, mean, len(x), plain)
 
         ts = np.linspace(0.0, 1.0, points)
-        if isinstance(path, RepairedPath) and plain is None:
-            plain = refined(path.path, ts, None)
+        if isinstance(path, Corrected) and plain is None:
+            plain = refined(path.plain, ts, None)
         # The refinement of the plain profile chose points; the repaired one starts from those.
         return refined(path, ts if plain is None else plain.t, plain)
 
@@ -351,8 +352,8 @@ def _profile(
 
 def _mean_path(path: Known) -> DisplacementPath:
     """The line between the ends' mean networks, with the ends' average running statistics."""
-    if isinstance(path, RepairedPath):
-        return _mean_path(path.path)
+    if isinstance(path, Corrected):
+        return _mean_path(path.plain)
     means, states = zip(*((q.moments()[0], mean_state(q)) for q in (path.q0, path.q1)), strict=True)
     return line(*means, *states)
 

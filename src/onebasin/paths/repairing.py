@@ -18,8 +18,9 @@ of the mean network, and s_t stays that of the geodesic. Scaling the noise as we
 repairs less; docs/barriers.md has the numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeAlias
 
 import jax
@@ -27,9 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from onebasin.alignment.norms import ScaleFree, keep_norms
 from onebasin.networks import Apply, NetworkLike, apply_of
 from onebasin.paths.ends import check_t, lerp
 from onebasin.paths.geodesics import DisplacementPath
+from onebasin.paths.norm_keeping import Correction, NormKeepingPath
 from onebasin.posterior import LowRank, MeanField, Posterior, PosteriorT, Samples
 from onebasin.posterior.coupled import coupled_draws
 from onebasin.symmetry import Symmetry, find_symmetry
@@ -44,9 +47,6 @@ Scale: TypeAlias = Literal["mean", "all"]
 Change: TypeAlias = dict[str, tuple[np.ndarray, np.ndarray]]  # leaf → (scale, shift)
 Moments: TypeAlias = list[tuple[np.ndarray, np.ndarray]]  # mean and std of each layer's channels
 Member: TypeAlias = tuple[PyTree, PyTree | None, PyTree, PyTree | None]  # params, state at each end
-Correction: TypeAlias = tuple[tuple[PyTree, PyTree], tuple[PyTree, PyTree] | None]
-"""Trees (scale, shift) with a leading axis of points, and the ends of the part of θ_t that is
-scaled (None for all of it): θ_t ← θ_t + (scale − 1)·part_t + shift."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class RepairedPath(Generic[PosteriorT]):
     `repaired` names the repaired layers; `left_alone` maps each of the others to the reason.
     """
 
-    path: DisplacementPath[PosteriorT]
+    path: DisplacementPath[PosteriorT] | NormKeepingPath[PosteriorT]
     repaired: tuple[str, ...]
     left_alone: dict[str, str]
     statistics: str
@@ -74,6 +74,11 @@ class RepairedPath(Generic[PosteriorT]):
     _levers: tuple[Lever, ...] = field(repr=False)
     _statistics: "_Statistics" = field(repr=False)
     _known: dict[float, Change] = field(default_factory=dict, repr=False)
+
+    @property
+    def plain(self) -> DisplacementPath[PosteriorT]:
+        """The path without any repair, in the gauge of its ends."""
+        return self.path.plain if isinstance(self.path, NormKeepingPath) else self.path
 
     @property
     def kind(self) -> str:
@@ -104,25 +109,32 @@ class RepairedPath(Generic[PosteriorT]):
 
     def corrections(self, ts: np.ndarray) -> Correction:
         """What the repair does to the params of the plain path at all points `ts`."""
-        trees = [self._trees(self.change(float(t))) for t in ts]
+        trees = [self._trees(self.change(float(t)), self._factors(float(t))) for t in ts]
         part = None
         if self.scale == "mean":
             part = (self.path.q0.moments()[0], self.path.q1.moments()[0])
         stacked = jax.tree.map(lambda *leaves: jnp.stack(jnp.broadcast_arrays(*leaves)), *trees)
         return stacked, part
 
-    def _trees(self, change: Change) -> tuple[PyTree, PyTree]:
+    def _factors(self, t: float) -> dict[str, jax.Array]:
+        """The scales of a norm-keeping path, on which those of the repair follow."""
+        return self.path.factors(t) if isinstance(self.path, NormKeepingPath) else {}
+
+    def _trees(
+        self, change: Change, factors: Mapping[str, jax.Array] = MappingProxyType({})
+    ) -> tuple[PyTree, PyTree]:
         """Scale and shift as trees like params; leaves that do not change have scale 1, shift 0."""
         like = self.path.q0.like
         scale, shift = {}, {}
         for name, leaf in leaves_by_path(like).items():
             a, b = change.get(name, (np.ones((1,) * leaf.ndim), np.zeros((1,) * leaf.ndim)))
-            scale[name], shift[name] = jnp.asarray(a, leaf.dtype), jnp.asarray(b, leaf.dtype)
+            scale[name] = jnp.asarray(a, leaf.dtype) * factors.get(name, 1.0)
+            shift[name] = jnp.asarray(b, leaf.dtype)
         return with_leaves(like, scale), with_leaves(like, shift)
 
 
 def repair(
-    path: DisplacementPath[PosteriorT],
+    path: DisplacementPath[PosteriorT] | NormKeepingPath[PosteriorT],
     network: NetworkLike,
     x: ArrayLike,
     *,
@@ -134,7 +146,7 @@ def repair(
     """The path with the mean and std of every hidden unit over `x` interpolated between the ends.
 
     Args:
-      path: from `geodesic`, `displacement` or `line`, between aligned ends.
+      path: from `geodesic`, `displacement` or `line`, between aligned ends; or from `keep_norms`.
       network: `apply(params, x)` (or `apply(params, x, state)`), a `Network` or a `Problem`.
       x: a batch of training inputs; a few hundred are enough.
       symmetry: the traced symmetry, found by tracing if not given. It says which weights
@@ -159,10 +171,10 @@ def repair(
     >>> path.path(0.5).draw(0)["w1"].tolist(), path(0.5).draw(0)["w1"].tolist()
     ([[1.0, 0.125]], [[1.0, 0.375]])
     """
-    if not isinstance(path, DisplacementPath):
+    if not isinstance(path, DisplacementPath | NormKeepingPath):
         raise ValueError(
-            f"a {type(path).__name__} cannot be repaired; give a path from geodesic, displacement "
-            "or line"
+            f"a {type(path).__name__} cannot be repaired; give a path from geodesic, displacement, "
+            "line or keep_norms"
         )
     if draws < 0 or (draws > 0 and key is None):
         raise ValueError("draws is a number of draws; if it is above 0, give the key as well")
@@ -174,12 +186,17 @@ def repair(
         raise ValueError(f"scale is 'auto', 'mean' or 'all', not {scale!r}")
     if scale == "auto":
         scale = "all" if of_samples else "mean"
+    free = path.free if isinstance(path, NormKeepingPath) else ScaleFree({})
+    if free and (scale == "all" or draws > 0):
+        raise ValueError(
+            "on a path that keeps norms only means are scaled; drop scale='all' and draws"
+        )
     apply = apply_of(network)
     members = _members(path, draws, key=key)
     params, state = members[0][:2]
     if symmetry is None:
         symmetry = find_symmetry(apply, params, x[:2], state=state)
-    statistics = _Statistics(members, apply, x, symmetry)
+    statistics = _Statistics(members, apply, x, symmetry, free)
     levers, reasons = _find_levers(statistics)
     names = {layer.name for layer in statistics.layers}
     for group in symmetry.groups:
@@ -190,7 +207,9 @@ def repair(
     return RepairedPath(path, kept, reasons, source, scale, tuple(levers), statistics)
 
 
-def _members(path: DisplacementPath, draws: int, *, key: jax.Array | None) -> list[Member]:
+def _members(
+    path: DisplacementPath | NormKeepingPath, draws: int, *, key: jax.Array | None
+) -> list[Member]:
     """The networks whose statistics count: params and state at both ends, coupled."""
     ends = (path.q0, path.q1)
     if draws > 0 and key is not None:
@@ -207,7 +226,12 @@ class _Statistics:
     """Mean and std of every layer's channels, pooled over members and inputs."""
 
     def __init__(
-        self, members: list[Member], apply: Apply, x: jax.Array, symmetry: Symmetry
+        self,
+        members: list[Member],
+        apply: Apply,
+        x: jax.Array,
+        symmetry: Symmetry,
+        free: ScaleFree,
     ) -> None:
         self.members = members
         params, state = members[0][:2]
@@ -217,7 +241,8 @@ class _Statistics:
         @jax.jit
         def raw(t: jax.Array, member: Member, change: Change) -> list[jax.Array]:
             params0, state0, params1, state1 = member
-            params = _apply_change(lerp(t, params0, params1), change)
+            params = keep_norms(free, t, params0, params1, lerp(t, params0, params1))
+            params = _apply_change(params, change)
             recorded = channels.record(params, lerp(t, state0, state1))
             means = [z.mean(axis=1) for z in recorded]
             # The second moment as variance plus squared mean avoids cancellation in float32.
