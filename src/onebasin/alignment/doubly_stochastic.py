@@ -27,33 +27,38 @@ def soften(scores: jax.Array, iterations: int = ITERATIONS) -> jax.Array:
     >>> soften(jnp.array([[20.0, 0.0], [0.0, 20.0]])).round(3).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    return _soften(scores, iterations)
+    return jnp.exp(log_soften(scores, iterations))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _soften(scores: Any, iterations: int) -> Any:
+def log_soften(scores: Any, iterations: int = ITERATIONS) -> Any:
+    """The logarithm of `soften`. Less the scores, it is f and g, a start for similar scores:
+    adding to L what depends on the row or the column alone changes neither P nor the gradient.
+    """
+
     def both(_: int, logs: jax.Array) -> jax.Array:
         logs = logs - jax.nn.logsumexp(logs, axis=1, keepdims=True)
         return logs - jax.nn.logsumexp(logs, axis=0, keepdims=True)
 
-    return jnp.exp(jax.lax.fori_loop(0, iterations, both, scores))
+    return jax.lax.fori_loop(0, iterations, both, scores)
 
 
 def _forward(scores: Any, iterations: int) -> tuple[Any, Any]:
-    soft = _soften(scores, iterations)
-    return soft, soft
+    logs = log_soften(scores, iterations)
+    return logs, jnp.exp(logs)
 
 
-def _backward(iterations: int, soft: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
-    weighted = soft * cotangent
+def _backward(iterations: int, soft: jax.Array, weighted: jax.Array) -> tuple[jax.Array]:
+    # The cotangent of log P is P ∘ P̄, the M of the derivation.
     rows, columns = weighted.sum(axis=1), weighted.sum(axis=0)
 
     def alternate(_: int, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         alpha = rows - soft @ pair[1]
         return alpha, columns - alpha @ soft
 
-    alpha, beta = jax.lax.fori_loop(0, iterations, alternate, (rows, jnp.zeros_like(columns)))
+    start = (rows, jnp.zeros_like(columns))
+    alpha, beta = jax.lax.fori_loop(0, iterations, alternate, start)
     return (weighted - soft * (alpha[:, None] + beta[None, :]),)
 
 
-_soften.defvjp(_forward, _backward)
+log_soften.defvjp(_forward, _backward)

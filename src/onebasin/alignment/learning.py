@@ -21,7 +21,7 @@ import numpy as np
 import optax
 
 from onebasin.alignment.assignment import solve
-from onebasin.alignment.doubly_stochastic import soften
+from onebasin.alignment.doubly_stochastic import log_soften
 from onebasin.alignment.path_loss import (
     Batch,
     Judge,
@@ -115,33 +115,43 @@ def learn(
     def step(
         scores: Any,
         state: Any,
+        potentials: Any,
         temperature: Any,
         projected: Any,
         sides: Any,
         at: PathPoint,
         batch: Batch,
-    ) -> tuple[Any, Any]:
-        def loss(scores: Any) -> jax.Array:
-            soft = {name: soften(s / temperature) for name, s in scores.items()}
+    ) -> tuple[Any, Any, Any]:
+        def loss(scores: Any) -> tuple[jax.Array, Any]:
+            # The potentials of the last step make few iterations enough.
+            logs = {
+                name: log_soften((s + jax.lax.stop_gradient(potentials[name])) / temperature)
+                for name, s in scores.items()
+            }
+            soft = {name: jnp.exp(log) for name, log in logs.items()}
             if hard_forward:  # the value of the projection, the gradient of the soft matrix
                 soft = {
                     name: p + jax.lax.stop_gradient(projected[name] - p) for name, p in soft.items()
                 }
-            return losses.soft(soft, sides, at, batch)
+            found = {name: temperature * log - scores[name] for name, log in logs.items()}
+            return losses.soft(soft, sides, at, batch), jax.lax.stop_gradient(found)
 
-        slopes = jax.grad(loss)(scores)
+        slopes, potentials = jax.grad(loss, has_aux=True)(scores)
         change, state = optimiser.update(slopes, state)
-        return optax.apply_updates(scores, change), state
+        return optax.apply_updates(scores, change), state, potentials
 
     latent: Any = {name: jnp.asarray(s, jnp.float32) for name, s in scores.items()}
     state = optimiser.init(latent)
+    potentials = jax.tree.map(jnp.zeros_like, latent)
     first, last = objective.temperatures
     projected = matrices_of(project(latent)) if hard_forward else None
     for number, (at, batch) in zip(range(objective.steps), examples, strict=False):
         if _late(objective, best):
             break
         temperature = first * (last / first) ** (number / max(objective.steps - 1, 1))
-        latent, state = step(latent, state, temperature, projected, sides, at, batch)
+        latent, state, potentials = step(
+            latent, state, potentials, temperature, projected, sides, at, batch
+        )
         best.steps += 1
         if hard_forward:
             projected = matrices_of(project(latent))
