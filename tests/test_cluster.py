@@ -122,7 +122,7 @@ def test_a_worker_with_another_version_refuses(run):
 def test_a_worker_that_does_not_see_the_folder_says_so(run, tmp_path):
     stage = Stage(count_up, Count(3))
     away = Run(tmp_path / "elsewhere", "toy", quiet=True)
-    with pytest.raises(FileNotFoundError, match="a folder that all workers share"):
+    with pytest.raises(FileNotFoundError, match="an --out that all workers share"):
         perform(stage, stage.key, away, versions())
 
 

@@ -40,6 +40,8 @@ class Reproduce:
     """Run the stages on a Dask cluster: local:N, the address of a scheduler, or a YAML file."""
     checkpoint_interval: float = 60.0
     """Seconds between the checkpoints of a fit."""
+    store: str | None = None
+    """Keep finished stages at this URL too, such as s3://bucket/run (fsspec)."""
     quiet: bool = False
     """Show no progress."""
 
@@ -69,7 +71,11 @@ def run(config: Reproduce) -> None:
     from onebasin.experiments.runner import Run
     from onebasin.experiments.stage_list import list_stages, write_plan
 
-    work = Run(out, config.preset, config.quiet, config.adopt, config.checkpoint_interval)
+    work = Run(
+        *(out, config.preset, config.quiet, config.adopt),
+        checkpoint_interval=config.checkpoint_interval,
+        store=config.store,
+    )
     chosen = {name: get_experiment(name) for name in names}
     rows = list_stages(work, chosen, config.parts)
     work.open()

@@ -34,6 +34,8 @@ class Sweep(shared.JsonOption):
     """Folder for tables, figures and stages; by default runs/ and the name of the file."""
     cluster: str | None = None
     """Run on a Dask cluster: local:N, the address of a scheduler, or a YAML file."""
+    store: str | None = None
+    """Keep finished stages at this URL too, such as s3://bucket/run (fsspec)."""
     dry_run: bool = False
     """Count the rows and stages and estimate their time; run nothing."""
     quiet: bool = False
@@ -53,7 +55,7 @@ def run(config: Sweep) -> None:
 
     grid = read_grid(config.grid)
     out = config.out or Path("runs") / config.grid.stem
-    work = Run(out, "sweep", config.quiet)
+    work = Run(out, "sweep", config.quiet, store=config.store)
     cells = list(grid.cells())
     needed = list(dict.fromkeys(s for last in stages_of(cells) for s in last.lineage()))
     left = [stage for stage in needed if not work.is_done(stage)]

@@ -175,9 +175,11 @@ def perform(stage: Stage, key: str, run: Run, made_with: Mapping[str, str], *_ne
             f"this worker would compute '{stage.title}' from other data or settings than the "
             "client; give all workers the same ONEBASIN_DATA and version"
         )
+    if run.store is not None:
+        run.out.mkdir(parents=True, exist_ok=True)
     if not run.out.is_dir():
         raise FileNotFoundError(
-            f"a worker does not see {run.out}; give --out a folder that all workers share"
+            f"a worker does not see {run.out}; give --store, or an --out that all workers share"
         )
     run.perform(stage)
     return key

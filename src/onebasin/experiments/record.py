@@ -87,7 +87,7 @@ def versions() -> dict[str, str]:
     return {"onebasin": __version__, "jax": jax.__version__}
 
 
-def check_same(path: Path, made: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same(path: Path | str, made: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse a file or folder that was made with other versions or another preset."""
     for name, value in now.items():
         if made.get(name) != value:

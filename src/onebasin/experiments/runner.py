@@ -32,6 +32,7 @@ from onebasin.experiments.common_stages import POSTERIOR, Fit
 from onebasin.experiments.facts import add_facts
 from onebasin.experiments.record import Outcome, check_same, versions
 from onebasin.experiments.stage import RESULT, Stage, Work
+from onebasin.experiments.store import store_at
 from onebasin.inference.methods import to_config
 from onebasin.posterior import read_header
 
@@ -45,6 +46,8 @@ class Run:
     quiet: bool = False
     adopt: Sequence[Path] = ()
     checkpoint_interval: float = 60.0
+    store: str | None = None
+    """URL of a store that keeps the finished stages; the folder is then a copy of a part of it."""
 
     def open(self) -> None:
         """Make the folder, or refuse one of another preset or version.
@@ -59,16 +62,31 @@ class Run:
             check_same(self.out, json.loads(path.read_text()), now)
         else:
             write_json(path, now)
+        if self.store is not None:
+            kept = store_at(self.store)
+            made = kept.made_with()
+            if made is None:
+                kept.begin(now)
+            else:
+                check_same(self.store, made, now)
 
     def folder(self, stage: Stage) -> Path:
         return self.out / "stages" / stage.key
 
     def is_done(self, stage: Stage) -> bool:
-        return stage.data_is_here and (self.folder(stage) / RESULT).exists()
+        """Whether a stage is finished, here or in the store."""
+        return stage.data_is_here and (
+            self._is_here(stage) or (self.store is not None and store_at(self.store).has(stage.key))
+        )
+
+    def _is_here(self, stage: Stage) -> bool:
+        return (self.folder(stage) / RESULT).exists()
 
     def outcome(self, stage: Stage) -> Outcome:
         """The outcome of a finished stage."""
         folder = self.folder(stage)
+        if self.store is not None and not self._is_here(stage):
+            store_at(self.store).fetch(stage.key, folder)
         return Outcome(json.loads((folder / RESULT).read_text()), folder)
 
     def perform(self, stage: Stage) -> Outcome:
@@ -78,6 +96,8 @@ class Run:
                 with self._locked(needed):
                     if not self.is_done(needed):
                         self._execute(needed)
+            elif self.store is not None and not store_at(self.store).has(needed.key):
+                store_at(self.store).send(needed.key, self.folder(needed))
         return self.outcome(stage)
 
     def _execute(self, stage: Stage) -> None:
@@ -88,7 +108,7 @@ class Run:
         part.mkdir(parents=True, exist_ok=True)
         if stage.function.resumes:
             self._adopt(stage, part)
-        inputs = {name: self.folder(f.stage) / f.name for name, f in stage.inputs.items()}
+        inputs = {n: self.outcome(f.stage).folder / f.name for n, f in stage.inputs.items()}
         began = time.perf_counter()
         result = stage.function(
             stage.config, inputs, Work(part, self.quiet, self.checkpoint_interval)
@@ -98,6 +118,8 @@ class Run:
         write_json(part / RESULT, result)
         add_facts(self.out, "stages", {stage.key: {"seconds": seconds, "machine": machine()}})
         os.rename(part, self.folder(stage))
+        if self.store is not None:
+            store_at(self.store).send(stage.key, self.folder(stage))
         self.say(f"    done in {clock(seconds)}")
 
     def _adopt(self, stage: Stage, part: Path) -> None:
