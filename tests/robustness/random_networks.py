@@ -207,7 +207,71 @@ def extremes(b: Builder, units: int) -> tuple[Layer, int]:
     return lambda p, z: z * reduce(jnp.tanh(z), axis=-1, keepdims=True), units
 
 
+def experts(b: Builder, units: int) -> tuple[Layer, int]:
+    """Experts chosen by top-k or argmax, with one-hots or by looking their kernels up."""
+    count, out, how = int(b.rng.integers(2, 5)), b.width(), int(b.rng.integers(6))
+    router, bias = b.param(units, count), b.param(count)
+    kernel = b.param(count, units, out)
+    phi = b.choose(jax.nn.softmax, jax.nn.relu, jnp.tanh, lambda z: z)
+
+    def apply(p: Params, z: Any) -> Any:
+        gates = phi(z @ p[router] + p[bias])
+        values, chosen = jax.lax.top_k(gates, 2)
+        one_hot = jax.nn.one_hot(chosen, count)
+        both = jnp.einsum("ni,eio->neo", z, p[kernel])
+        return [
+            lambda: jnp.einsum("nke,nk,neo->no", one_hot, values, both),
+            lambda: jnp.einsum("ni,nio->no", z, p[kernel][jnp.argmax(gates, -1)]),
+            lambda: jnp.take_along_axis(both, chosen[:, :, None], axis=1).sum(1),
+            lambda: both.sum(1) * chosen[:, :1],
+            lambda: both.sum(1) * gates[:, ::-1][jnp.arange(len(z)), chosen[:, 0]][:, None],
+            lambda: jnp.where(gates[..., None] >= values[:, 1:, None], both, 0.0).sum(1),
+        ][how]()
+
+    return apply, out
+
+
+def codebook(b: Builder, units: int) -> tuple[Layer, int]:
+    """The nearest code, by distances, passed on alone or beside the units."""
+    codes, how = b.param(int(b.rng.integers(2, 6)), units), int(b.rng.integers(3))
+
+    def apply(p: Params, z: Any) -> Any:
+        distances = ((z[:, None] - p[codes]) ** 2).sum(-1)
+        nearest = jnp.argmin(distances, -1)
+        return [
+            lambda: p[codes][nearest],
+            lambda: z + p[codes][nearest],
+            lambda: z + nearest[:, None] * p[codes][0],
+        ][how]()
+
+    return apply, units
+
+
+def positions(b: Builder, units: int) -> tuple[Layer, int]:
+    """A table of which only the first columns are read."""
+    table, total = b.param(units + int(b.rng.integers(0, 4))), b.param(units)
+    return lambda p, z: jnp.tanh(z + p[table][:units]) * p[total], units
+
+
+def groups_of_concatenated(b: Builder, units: int) -> tuple[Layer, int]:
+    """Two layers side by side, normalised in groups that may lie across both."""
+    size = int(b.rng.integers(2, 4))
+    left, a = dense(b, units, size * int(b.rng.integers(1, 4)))
+    right, c = dense(b, units, size * int(b.rng.integers(1, 4)))
+
+    def apply(p: Params, z: Any) -> Any:
+        both = jnp.concatenate([left(p, z), right(p, z)], axis=-1)
+        grouped = both.reshape(len(both), -1, size)
+        return (grouped / (1 + (grouped**2).sum(-1, keepdims=True))).reshape(both.shape)
+
+    return apply, a + c
+
+
 VECTOR_LAYERS = (
+    experts,
+    codebook,
+    positions,
+    groups_of_concatenated,
     *(dense,) * 4,
     *(residual, gate, concatenate, layer_norm) * 2,
     *(tied, recurrent, scramble, slices, cumulative, weighted_by_position, heads, extremes),

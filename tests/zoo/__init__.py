@@ -1,5 +1,6 @@
 """Networks of many kinds, each with the groups it must have, written by hand."""
 
+from zoo import choices as _choices  # noqa: F401  # registers its entries
 from zoo.channels import densely_connected, transformer_encoder
 from zoo.entries import ZOO, Entry, linen, normal
 from zoo.loops import dead_parameters

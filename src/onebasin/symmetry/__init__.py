@@ -11,6 +11,7 @@ from onebasin.symmetry.permutation import transpositions as transpositions
 from onebasin.symmetry.scale import ScaleSymmetry as ScaleSymmetry
 from onebasin.symmetry.scale import find_scales as find_scales
 from onebasin.symmetry.symmetry import Symmetry as Symmetry
+from onebasin.symmetry.tracing import NoiseWarning as NoiseWarning
 from onebasin.symmetry.tracing import NoRuleWarning as NoRuleWarning
 from onebasin.symmetry.tracing import find_symmetry as find_symmetry
 from onebasin.symmetry.written import SymmetryFileError as SymmetryFileError

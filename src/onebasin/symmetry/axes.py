@@ -357,6 +357,15 @@ def _split_off(axis: Axis, outer: int) -> tuple[Node, Node]:
                     rest_parts.insert(0, second)
                     taken = outer
             return product(head), product(rest_parts)
+        case Concat(parts) if all(part.size % inner == 0 for part in parts):
+            # (a·n + b·n) = (a + b)·n if the inner positions of both move together.
+            outers: list[Axis] = []
+            common: Axis = Uniform(inner)
+            for part in parts:
+                first, own = _split_off(part, part.size // inner)
+                outers.append(first)
+                common = _join(common, own)
+            return concat(outers), resolve(common)
         case Concat():
             # A concatenation of equal pieces is a product if all pieces move together.
             pieces: list[Axis] = []
@@ -364,7 +373,7 @@ def _split_off(axis: Axis, outer: int) -> tuple[Node, Node]:
             for _ in range(outer - 1):
                 piece, remaining = _cut_off(remaining, inner)
                 pieces.append(piece)
-            common: Axis = remaining
+            common = remaining
             for piece in pieces:
                 common = _join(common, piece)
             return Fixed(outer), resolve(common)

@@ -9,7 +9,8 @@ Together these two generate every permutation of the group.
 As a control, places of a group are left out, one at a time. Then the outputs must change, or the
 place is inert: the function does not depend on the order there (as with the bias of attention
 keys, which softmax cancels). `Symmetry.check` leaves out every place; `find_symmetry` leaves out
-one of each group, which is enough to show that the check can fail.
+one of each group, which is enough to show that the check can fail. Leaving out the only place of a
+group would permute nothing at all; there the units get other numbers, and the outputs must change.
 """
 
 import warnings
@@ -25,7 +26,7 @@ from onebasin.symmetry.action import move_tree
 from onebasin.symmetry.groups import Group, Place, Where
 from onebasin.symmetry.layout import Layouts, without
 from onebasin.symmetry.randomised import CannotRun, Randomised
-from onebasin.trees import PyTree
+from onebasin.trees import PyTree, path_name
 
 ROWS = 4  # of the batch; enough for statistics over a batch to be defined
 HOPELESS = 0.1  # rounding that changes the outputs by this share of their range hides real changes
@@ -152,7 +153,10 @@ def _check(
             if not every_place and left_out[place] > tolerance:
                 break
         else:
-            if len(group.places) > 1 and all(left_out[p] <= tolerance for p in group.places):
+            # A group with a single place is a symmetry even of a network that never reads it.
+            if all(left_out.get(p, 0.0) <= tolerance for p in group.places) and not any(
+                trial.without_order(group) > tolerance for trial in trials
+            ):
                 warnings.warn(
                     f"group '{group.name}' could not be checked: at the parameters and inputs "
                     "that were tried, the outputs do not depend on its units",
@@ -185,6 +189,29 @@ class _Trial:
             move_tree(self.params, 0, layouts, indices),
             move_tree(self.state, 0, state_layouts, indices),
         )
+        return moved.distance(self.reference)
+
+    def without_order(self, group: Group) -> float:
+        """How far the outputs change when the units of a group get other numbers at all places."""
+        rng = np.random.default_rng(group.size)
+        factors: dict[tuple[str, str], dict[int, np.ndarray]] = {}
+        for place in group.places:
+            along = factors.setdefault((place.where, place.leaf), {})
+            shape = (self.layouts[place.where == "state"][place.leaf][place.axis].size,)
+            along.setdefault(place.axis, np.ones(shape))[place.positions] *= rng.uniform(
+                1.5, 2.5, place.positions.shape
+            )
+
+        def scale(where: Where, tree: PyTree) -> PyTree:
+            def leaf(path: Any, value: Any) -> Any:
+                for axis, found in factors.get((where, path_name(path)), {}).items():
+                    shape = [-1 if i == axis else 1 for i in range(value.ndim)]
+                    value = (value * found.reshape(shape)).astype(value.dtype)
+                return value
+
+            return jax.tree_util.tree_map_with_path(leaf, tree)
+
+        moved = self.network.run(scale("params", self.params), scale("state", self.state))
         return moved.distance(self.reference)
 
 

@@ -11,9 +11,20 @@ from typing import Literal, TypeAlias
 
 from jax.extend.core import JaxprEqn
 
-from onebasin.symmetry.axes import Axis, Uniform, atoms_in, fix, fixed_shape
+from onebasin.symmetry import pointers
+from onebasin.symmetry.axes import (
+    Axis,
+    Fixed,
+    Uniform,
+    atoms_in,
+    fix,
+    fixed_shape,
+    resolve,
+    settle,
+)
 from onebasin.symmetry.groups import Role
 from onebasin.symmetry.joints import complete, join_arrays
+from onebasin.symmetry.values import Value as Value
 
 ShiftKind: TypeAlias = Literal["add", "multiply"]
 SEVERAL = -1  # the value depends on more than one contraction
@@ -23,34 +34,6 @@ LINEAR = {
     *("add", "sub", "mul", "div", "neg", "convert_element_type", "broadcast_in_dim"),
     *("reshape", "transpose", "squeeze", "copy"),
 }
-
-
-@dataclass(frozen=True)
-class Value:
-    """What is known of one array: its axes, and the parameter leaf that it rearranges, if any.
-
-    `sources` gives, for each axis, the axes of that leaf from which it comes. `site` is where the
-    array is computed: the indices of the nested equations, then −1 − the index of the result. It is
-    None inside loops. `layer` is the number of the contraction that the array depends on through
-    sums and products alone. `statistic` is that number for an array computed from a reduction of
-    such a value (the mean and variance of a normalisation).
-    """
-
-    axes: tuple[Axis, ...]
-    leaf: str | None = None
-    sources: tuple[frozenset[int], ...] = ()
-    site: tuple[int, ...] | None = None
-    layer: int | None = None
-    statistic: int | None = None
-
-    def relaid(self, axes: Sequence[Axis], sources: Sequence[frozenset[int]]) -> "Value":
-        """The same entries, rearranged."""
-        if self.leaf is None:
-            return Value(tuple(axes))
-        return Value(tuple(axes), self.leaf, tuple(sources))
-
-    def source(self, axis: int) -> frozenset[int]:
-        return self.sources[axis] if self.sources else frozenset()
 
 
 @dataclass
@@ -63,6 +46,9 @@ class Trace:
     contractions: list["Contraction"] = field(default_factory=list)
     shifts: list["Shift"] = field(default_factory=list)
     path: tuple[int, ...] | None = ()
+    pinned_by_noise: bool = False
+    steps: list[tuple[str, Sequence["Value"], Sequence["Value"]]] = field(default_factory=list)
+    """Every equation followed, with its operands and results, to see which units are read."""
 
     def here(self) -> tuple[int, ...] | None:
         """The site of the first result of the current equation."""
@@ -129,6 +115,18 @@ def _with_lineage(value: Value, primitive: str, operands: Sequence[Value]) -> Va
     return replace(value, statistic=common_statistic(operands)) if reduced else value
 
 
+# Calls whose body runs once, on the operands of the call, and the parameter that holds the body.
+CALLS = {
+    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat", "remat2"), "jaxpr"),
+    **dict.fromkeys(("closed_call", "core_call", "custom_lin"), "call_jaxpr"),
+    **dict.fromkeys(("custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+}
+LOOPS = ("scan", "while", "cond")
+
+# Primitives that draw random numbers.
+RANDOM = {"random_bits", "random_gamma", "rng_bit_generator", "rng_uniform", "threefry2x32"}
+
 Rule: TypeAlias = Callable[[JaxprEqn, list[Value], Trace], Sequence[Value]]
 RULES: dict[str, Rule] = {}
 
@@ -152,20 +150,56 @@ def fix_all(eqn: JaxprEqn, values: list[Value], trace: Trace) -> list[Value]:
     if any(atoms_in(axis) for value in values for axis in value.axes):
         trace.unknown[eqn.primitive.name] = None
     for value in values:
-        for axis in value.axes:
-            fix(axis)
+        fix_whole(value)
     return [Value(fixed_shape(output_shape(eqn, i))) for i in range(len(eqn.outvars))]
+
+
+def fix_whole(value: Value) -> None:
+    """Fix all axes of an array, and the axis whose positions it holds."""
+    for axis in value.axes:
+        fix(axis)
+    if value.pointer is not None:
+        fix(value.pointer.axis)
 
 
 def follow(eqn: JaxprEqn, operands: list[Value], trace: Trace) -> list[Value]:
     """What is known of an equation's results, by its rule; results of wrong sizes are not used."""
     name = eqn.primitive.name
+    disturbed = (
+        [a for v in operands for a in v.free_atoms()] if any(map(is_noise, operands)) else []
+    )
+    read = pointers.read(eqn, operands, output_shape(eqn)) if _points(operands) else None
+    if read is not None:
+        trace.steps.append((name, operands, [read]))
+        return [read]
+    if _points(operands) and name not in CALLS:
+        pointers.use(eqn, operands)
     results = RULES.get(name, fix_all)(eqn, operands, trace)
     sizes = [tuple(axis.size for axis in value.axes) for value in results]
     if sizes != [output_shape(eqn, i) for i in range(len(sizes))]:
         results = fix_all(eqn, operands, trace)
+    trace.pinned_by_noise |= any(isinstance(resolve(atom), Fixed) for atom in disturbed)
     whole = [replace(value, axes=complete(value.axes)) for value in results]
-    return [_with_lineage(value, name, operands) for value in whole]
+    whole = [_with_lineage(value, name, operands) for value in whole]
+    if name in RANDOM or (any(v.noise for v in operands) and all(map(_noise_or_even, operands))):
+        whole = [replace(value, noise=True) for value in whole]
+    if len(whole) == 1 and name not in CALLS:
+        whole = [pointers.known(eqn, operands, whole[0], output_shape(eqn))]
+    trace.steps.append((name, operands, whole))
+    return whole
+
+
+def _points(values: Sequence[Value]) -> bool:
+    return any(value.pointer is not None for value in values)
+
+
+def is_noise(value: Value) -> bool:
+    """Whether the array holds random numbers alone, which no permutation moves."""
+    return value.noise and not value.free_atoms()
+
+
+def _noise_or_even(value: Value) -> bool:
+    return value.noise or all(isinstance(settle(axis), Uniform) for axis in value.axes)
 
 
 def elementwise(shape: Sequence[int], values: Sequence[Value]) -> tuple[Axis, ...]:

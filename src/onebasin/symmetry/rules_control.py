@@ -10,15 +10,16 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from onebasin.symmetry.axes import Axis, Fixed, Uniform, fix, fixed_shape, join, resolve
-from onebasin.symmetry.rules import Trace, Value, elementwise, fix_all, follow, output_shape, rule
-
-# Calls whose body runs once, on the operands of the call, and the parameter that holds the body.
-CALLS = {
-    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat", "remat2"), "jaxpr"),
-    **dict.fromkeys(("closed_call", "core_call", "custom_lin"), "call_jaxpr"),
-    **dict.fromkeys(("custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-}
+from onebasin.symmetry.rules import (
+    CALLS,
+    Trace,
+    Value,
+    elementwise,
+    fix_all,
+    follow,
+    output_shape,
+    rule,
+)
 
 
 def closed(jaxpr: ClosedJaxpr | Jaxpr) -> ClosedJaxpr:
@@ -68,7 +69,10 @@ def constant(array: Any) -> Value:
     for i, n in enumerate(shape):
         first = numbers.take([0], axis=i) if n else numbers
         axes.append(Uniform(n) if n == 1 or (n and (numbers == first).all()) else Fixed(n))
-    return Value(tuple(axes))
+    real = numbers.dtype.kind in "biuf" and numbers.size > 0
+    number = float(numbers.flat[0]) if real and (numbers == numbers.flat[0]).all() else None
+    counting = len(shape) == 1 and shape[0] > 1 and np.array_equal(numbers, np.arange(shape[0]))
+    return Value(tuple(axes), number=number, counts=0 if counting else None)
 
 
 @rule(*CALLS)
@@ -77,6 +81,14 @@ def _call(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
     if body is None or len(body.jaxpr.invars) != len(values):
         return fix_all(eqn, values, trace)
     return run(body, values, trace)
+
+
+def _counted(values: list[Value]) -> list[Value]:
+    """Results of a loop or a branch: positions among them are not followed further."""
+    for value in values:
+        if value.pointer is not None:
+            fix(value.pointer.axis)
+    return values
 
 
 def _loop(
@@ -90,7 +102,7 @@ def _loop(
     outer, trace.path = trace.path, None  # arrays inside a loop cannot be recorded
     carry = [Value(value.axes) for value in carry]
     while True:
-        results = run(body, [*constants, *carry, *steps], trace)
+        results = _counted(run(body, [*constants, *carry, *steps], trace))
         after = [
             Value(tuple(join(a, b) for a, b in zip(old.axes, new.axes, strict=True)))
             for old, new in zip(carry, results, strict=False)
@@ -130,7 +142,9 @@ def _while(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
 def _cond(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
     """All branches are followed; a result varies wherever it varies in one of them."""
     outer, trace.path = trace.path, None
-    branches = [run(closed(branch), values[1:], trace) for branch in eqn.params["branches"]]
+    branches = [
+        _counted(run(closed(branch), values[1:], trace)) for branch in eqn.params["branches"]
+    ]
     trace.path = outer
     return [
         Value(elementwise(output_shape(eqn, i), results))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from jax.extend.core import JaxprEqn
 
+from onebasin.symmetry import pointers
 from onebasin.symmetry.axes import Axis, fix, fix_as, fixed_shape, join
 from onebasin.symmetry.rules import Trace, Value, fix_all, output_shape, rule
 
@@ -20,11 +21,12 @@ def _gather(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]
         batch[theirs] = join(operand.axes[mine], indices.axes[theirs])
     fix(indices.axes[-1])
     hidden = (*numbers.collapsed_slice_dims, *operand_batch)
+    looked_up = pointers.looked_up(eqn, values)
     windows = [i for i in range(len(operand.axes)) if i not in hidden]
     for i, axis in enumerate(operand.axes):
         if i in windows and sizes[i] == axis.size:
             trace.note(operand, i, "incoming")  # an embedding computes the units it looks up
-        elif i not in operand_batch:
+        elif i not in operand_batch and i != looked_up:
             fix(axis)
     remaining = iter(batch)
     window = iter(windows)

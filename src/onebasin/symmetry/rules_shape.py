@@ -7,7 +7,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from onebasin.symmetry import axes as ax
-from onebasin.symmetry import joints
+from onebasin.symmetry import joints, pointers
 from onebasin.symmetry.axes import Axis, Uniform
 from onebasin.symmetry.rules import Trace, Value, elementwise, fix_all, output_shape, rule
 
@@ -226,10 +226,10 @@ def _reduce(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
 
 @rule("argmax", "argmin")
 def _argmax(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[Value]:
-    """The result is a position, so the positions must stay."""
-    for i in eqn.params["axes"]:
-        ax.fix(values[0].axes[i])
-    return _reduce(eqn, values, trace)
+    """The result is a position along the axis."""
+    (value,), (axis,) = values, eqn.params["axes"]
+    (result,) = _reduce(eqn, values, trace)
+    return [pointers.point(value, axis, result)]
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "rev")
@@ -253,11 +253,11 @@ def _sort(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
 
 @rule("top_k")
 def _top_k(eqn: JaxprEqn, values: list[Value], _: Trace) -> Sequence[Value]:
+    """Values in descending order, and their positions along the axis."""
     value, dimension = values[0], eqn.params.get("axis", len(values[0].axes) - 1)
-    ax.fix(value.axes[dimension])
     kept = ax.fixed_shape([output_shape(eqn)[dimension]])
-    axes = value.axes[:dimension] + kept + value.axes[dimension + 1 :]
-    return [Value(axes), Value(axes)]
+    result = Value((*value.axes[:dimension], *kept, *value.axes[dimension + 1 :]))
+    return [result, pointers.point(value, dimension, result)]
 
 
 def _with_fixed(value: Value, dimensions: Sequence[int]) -> Value:
@@ -268,4 +268,5 @@ def _with_fixed(value: Value, dimensions: Sequence[int]) -> Value:
 def _iota(eqn: JaxprEqn, _values: list[Value], _: Trace) -> Sequence[Value]:
     shape, along = output_shape(eqn), eqn.params["dimension"]
     fixed = ax.fixed_shape(shape)
-    return [Value(tuple(fixed[i] if i == along else Uniform(n) for i, n in enumerate(shape)))]
+    axes = tuple(fixed[i] if i == along else Uniform(n) for i, n in enumerate(shape))
+    return [Value(axes, counts=along)]

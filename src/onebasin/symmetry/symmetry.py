@@ -51,7 +51,8 @@ class Symmetry:
     state_layouts: Layouts = field(default_factory=dict)
     """The same for the running statistics."""
     unused: tuple[str, ...] = ()
-    """Leaves that the network's output does not depend on; no group has a place there."""
+    """Leaves, or slices of them (`position[16:64]`), that the network's output does not depend on;
+    no group has a place there. Those of the running statistics begin with `state:`."""
     roles: Roles = field(default_factory=dict)
     """The role of each axis (leaf, axis) of a parameter, as far as the trace knows it."""
 

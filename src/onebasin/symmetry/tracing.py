@@ -1,11 +1,14 @@
 """Find the permutation symmetries of a network by following its axes through its jaxpr."""
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 from jax.interpreters import partial_eval
 
@@ -16,7 +19,7 @@ from onebasin.symmetry import layout as lay
 from onebasin.symmetry import rules_indexing, rules_linear, rules_shape  # noqa: F401
 from onebasin.symmetry.axes import Atom, Axis
 from onebasin.symmetry.groups import Role
-from onebasin.symmetry.rules import Trace, Value
+from onebasin.symmetry.rules import CALLS, LOOPS, Trace, Value, fix_whole
 from onebasin.symmetry.rules_control import run
 from onebasin.symmetry.symmetry import Symmetry
 from onebasin.trees import PyTree, leaves_by_path
@@ -24,8 +27,15 @@ from onebasin.trees import PyTree, leaves_by_path
 STATE = "\0state:"  # prefix of the key paths of running statistics while tracing
 
 
+SELECT = ("slice", "split", "unstack", "debug_callback", "debug_print")  # read nothing they drop
+
+
 class NoRuleWarning(UserWarning):
     """A primitive without a tracing rule kept some axes from being permuted."""
+
+
+class NoiseWarning(UserWarning):
+    """Random numbers drawn in the forward pass kept some axes from being permuted."""
 
 
 def find_symmetry(
@@ -81,6 +91,13 @@ def find_symmetry(
             NoRuleWarning,
             stacklevel=2,
         )
+    if traced.trace.pinned_by_noise:
+        warnings.warn(
+            "random numbers drawn in the forward pass hold some units in place, because unit i "
+            "always gets number i; trace the network without them, e.g. with dropout switched off",
+            NoiseWarning,
+            stacklevel=2,
+        )
     symmetry = traced.symmetry()
     if check and symmetry.groups:
         key = jax.random.key(0)  # the result does not depend on it, only the values tried
@@ -97,6 +114,33 @@ class Traced:
     axes: dict[str, tuple[Axis, ...]]
     unused: tuple[str, ...]
 
+    @cached_property
+    def read(self) -> set[Atom]:
+        """The free atoms that are read: summed over, contracted or sorted, not cut away unused.
+
+        All axes of the outputs are fixed. So an atom that is read disappears in some equation, and
+        the units of one that disappears in slices alone do not enter the outputs. They would for
+        other inputs, e.g. longer ones, and then their order may matter.
+        """
+        found: set[Atom] = set()
+        for name, operands, results in self.trace.steps:
+            if name not in SELECT and name not in CALLS and name not in LOOPS:
+                left = {atom for value in results for atom in value.free_atoms()}
+                found |= {atom for value in operands for atom in value.free_atoms()} - left
+        return found
+
+    def unread(self) -> Iterator[str]:
+        """The parts of leaves that are cut away unused, written as slices."""
+        for leaf, axes in self.axes.items():
+            if leaf in self.unused:
+                continue
+            for axis, node in enumerate(axes):
+                names = {a: "" for a in ax.atoms_in(node) if a not in self.read}
+                cut_away = [p.reshape(-1) for _, p in lay.occurrences(to_layout(node, names))]
+                for run_ in _runs(np.unique(np.concatenate(cut_away))) if cut_away else ():
+                    before = ":, " * axis
+                    yield f"{_shown(leaf)}[{before}{run_.start}:{run_.stop}]"
+
     def names(self) -> dict[Atom, str]:
         """A name for every free atom: the first layer that does more than read its units."""
         order = dict.fromkeys([*self.trace.first_use, *self.axes])
@@ -105,13 +149,13 @@ class Traced:
             if leaf in self.unused or leaf.startswith(STATE):
                 continue
             for axis, node in enumerate(self.axes[leaf]):
-                for atom in ax.atoms_in(node):
+                for atom in filter(self.read.__contains__, ax.atoms_in(node)):
                     places.setdefault(atom, []).append((leaf, axis))
         names: dict[Atom, str] = {}
         for atom, found in places.items():
             not_read = [p for p in found if "outgoing" not in self.trace.roles.get(p, ())]
             leaf = (not_read or found)[0][0]
-            layer = leaf.rpartition("/")[0] or leaf
+            layer = _layer_of(leaf)
             candidates = [layer, *(f"{layer}.{i}" for i in range(2, len(places) + 2))]
             names[atom] = next(name for name in candidates if name not in names.values())
         return names
@@ -132,7 +176,25 @@ class Traced:
             place: next(iter(found)) if len(found) == 1 else "other"
             for place, found in self.trace.roles.items()
         }
-        return Symmetry(layouts, state_layouts, self.unused, roles)
+        unused = (*map(_shown, self.unused), *self.unread())
+        return Symmetry(layouts, state_layouts, unused, roles)
+
+
+def _shown(leaf: str) -> str:
+    return f"state:{leaf.removeprefix(STATE)}" if leaf.startswith(STATE) else leaf
+
+
+def _layer_of(leaf: str) -> str:
+    """The key path of a leaf without its last key, or the last part of a dotted key."""
+    above, slash, key = leaf.rpartition("/")
+    layer, dot, _ = key.rpartition(".")
+    return f"{above}{slash}{layer}" if dot and layer else above or leaf
+
+
+def _runs(positions: np.ndarray) -> Iterator[range]:
+    """Sorted positions as ranges of consecutive ones."""
+    for run_ in np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1):
+        yield range(int(run_[0]), int(run_[-1]) + 1)
 
 
 def to_layout(axis: Axis, names: dict[Atom, str]) -> lay.Layout:
@@ -182,7 +244,6 @@ def trace_network(apply: Apply, params: PyTree, x: Any, state: PyTree | None = N
             axes[name] = values[-1].axes
     trace = Trace()
     for value in run(closed, values, trace):
-        for axis in value.axes:
-            ax.fix(axis)
+        fix_whole(value)
     unused = tuple(name for (name, _), live in zip(leaves, used, strict=True) if name and not live)
     return Traced(closed, trace, axes, unused)

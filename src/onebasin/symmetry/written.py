@@ -89,8 +89,14 @@ def rebuild(content: Any) -> tuple[Layouts, Layouts, tuple[str, ...], Roles]:
         raise SymmetryFileError('"params" is empty; list the axes of every leaf')
     state = _layouts("state", content.get("state", {}), sizes)
     unused = content.get("unused", [])
-    if not isinstance(unused, list) or not all(leaf in params for leaf in unused):
-        raise SymmetryFileError('"unused" names what is not a leaf; list leaves of "params"')
+    known = {*params, *(f"state:{leaf}" for leaf in state)}
+    if not isinstance(unused, list) or not all(
+        isinstance(part, str) and (part in known or part.rpartition("[")[0] in known)
+        for part in unused
+    ):
+        raise SymmetryFileError(
+            '"unused" names what is not a leaf; list leaves of "params", or slices of them'
+        )
     return params, state, tuple(unused), _roles(content.get("roles", {}), params)
 
 
