@@ -4,15 +4,20 @@ The score never decreases. A group is visited again only if a neighbour has move
 prices then bound its gain: there is no solve if the bound is zero, and a warm-started one if it is
 not. A group on two axes of one array is quadratic: its score matrix is the gradient at its present
 permutation, and the step is taken only if the total score rises.
+
+Groups that nest (`alignment/nests.py`) are moved together, from several starts, whenever no group
+alone gains; descent has converged when neither gains any more.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from onebasin.alignment.assignment import Assignment, gap, solve
+from onebasin.alignment.nests import Nest, nests_of, scores_of
 from onebasin.alignment.scores import ScoreTable
 from onebasin.choices import OrderName
 
@@ -64,6 +69,14 @@ class Matcher:
         while waiting:
             ready = (n for n in waiting if self.table.has_known(n, known))
             name = next(ready, waiting[0])
+            nest = self._nest_within(waiting, name)
+            if nest is not None:
+                self._move_together(nest, known)
+                known |= set(nest.names)
+                waiting = [n for n in waiting if n not in nest.names]
+                self.settled -= neighbours[nest.outer] | neighbours[nest.inner]
+                score = None
+                continue
             waiting.remove(name)
             matrix = self.table.scores(name, known)
             found = solve(matrix, prices=self.prices.get(name), name=name)
@@ -91,11 +104,28 @@ class Matcher:
         begun, first = dict(table.indices) if score is None else None, len(self.trace.scores)
         score = 0.0 if score is None else score
         self.trace.add(score)
+
+        def moved(names: tuple[str, ...]) -> None:
+            changed = set().union(*(neighbours[name] for name in names))
+            waiting.update(changed)
+            changed.update(names)
+            nests.update(nest for nest in self.nests if not changed.isdisjoint(nest.names))
+
         waiting = set(table.groups) - self.settled
+        nests = set(self.nests)
         self.settled = set()
         sweeps = 0
-        while waiting and sweeps < max_sweeps:
+        while (waiting or nests) and sweeps < max_sweeps:
             sweeps += 1
+            while nests and not waiting:
+                nest = min(nests, key=self.nests.index)
+                nests.discard(nest)
+                gain = self._move_together(nest)
+                if gain > 0:
+                    score += gain
+                    self.trace.add(score)
+                    moved(nest.names)
+                    nests.discard(nest)
             for name in orders.next(list(table.groups)):
                 if name not in waiting:
                     continue
@@ -104,12 +134,34 @@ class Matcher:
                 if gain > 0:
                     score += gain
                     self.trace.add(score)
-                    waiting |= neighbours[name]
+                    moved((name,))
         if begun is not None:
             start = table.total(begun)
             score += start
             self.trace.scores[first:] = [start + gained for gained in self.trace.scores[first:]]
-        return Descent(score, sweeps, not waiting)
+        return Descent(score, sweeps, not waiting and not nests)
+
+    @cached_property
+    def nests(self) -> tuple[Nest, ...]:
+        return nests_of(self.table.pair.symmetry)
+
+    def _nest_within(self, waiting: list[str], name: str) -> Nest | None:
+        """A nest of this group and another that is not matched yet."""
+        own = (nest for nest in self.nests if name in nest.names)
+        return next((nest for nest in own if set(nest.names) <= set(waiting)), None)
+
+    def _move_together(self, nest: Nest, known: set[str] | None = None) -> float:
+        """Give two groups that nest their best permutations; returns the gain."""
+        scores = scores_of(self.table, nest, known)
+        sigma, pi = (self.table.indices[name] for name in nest.names)
+        now = scores.of(sigma, pi)
+        found, *best = scores.optimum(sigma, pi)
+        self.trace.solves += 1
+        if found - now <= scores.rounding(sigma, pi):
+            return 0.0
+        for name, index in zip(nest.names, best, strict=True):
+            self.table.indices[name] = index
+        return found - now
 
     def _remember(self, name: str, found: Assignment) -> None:
         if found.prices is not None:

@@ -140,6 +140,16 @@ class ScoreTable:
         for name, panel in self._alone.items():
             self._panels[name].insert(0, panel)
 
+    def groups_beside(self, places: Sequence[Place]) -> set[str]:
+        """The other groups that move entries at these places, besides the groups of the places."""
+        beside, own = set[str](), set[str]()
+        for name, slots in self._plan.slots.items():
+            for slot in slots:
+                if slot.place in places:
+                    own.add(name)
+                    beside |= slot.groups
+        return beside - own
+
     def neighbours(self) -> dict[str, set[str]]:
         """For each group, the groups whose scores change when it moves."""
         found: dict[str, set[str]] = {name: set() for name in self.groups}
@@ -239,7 +249,7 @@ class ScoreTable:
         pairs = [(t[leaf], m[leaf]) for t, m in zip(self.pair.target, self.pair.mover, strict=True)]
         shifts = self._shifts.get(leaf)
         if shifts is None:
-            shifts = self._shifts[leaf] = [_shift(mover) for _, mover in pairs]
+            shifts = self._shifts[leaf] = [shift_of(mover) for _, mover in pairs]
         if slot.after is None:
             layouts = list(self.pair.symmetry.layouts[leaf])
             layouts[slot.place.axis] = without(layouts[slot.place.axis], slot.place.occurrence)
@@ -250,7 +260,7 @@ class ScoreTable:
         )
 
 
-def _shift(mover: np.ndarray) -> float:
+def shift_of(mover: np.ndarray) -> float:
     """The mean if values are nearly equal; zero if they scatter around zero."""
     if mover.size == 0:
         return 0.0
