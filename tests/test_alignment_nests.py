@@ -16,7 +16,7 @@ from onebasin.alignment.scores import ScoreTable
 from onebasin.networks import MLP, ResNet20
 from onebasin.symmetry import Symmetry, find_symmetry
 from onebasin.symmetry.layout import Fixed, Product, Units
-from zoo import normal
+from zoo import linen, normal
 from zoo.entries import variables_of
 
 
@@ -193,8 +193,8 @@ def test_the_optimum_is_that_of_an_exhaustive_search():
 
 def test_networks_without_nests_take_the_path_they_took():
     for net, shape in ((MLP(widths=(8, 8), num_classes=3), (6,)), (ResNet20(width=4), (8, 8, 3))):
-        x = jnp.zeros((2, *shape))
-        params = variables_of(net, x)["params"]
-        symmetry = find_symmetry(lambda p, x, net=net: net.apply({"params": p}, x), params, x)
+        traced, x = linen(net, jnp.zeros((2, *shape)))
+        symmetry = find_symmetry(traced.apply, traced.params, x, check=False)
+        assert len(symmetry.groups) == (2 if isinstance(net, MLP) else 12)
         assert nests_of(symmetry) == ()
         assert not nests_deeply(symmetry)

@@ -102,13 +102,18 @@ def _nest(a: Group, b: Group) -> Nest | None:
         return None
     crossings = [(p, q) for p in ours for q in theirs if p.leaf == q.leaf and _cross(p, q)]
     first, second = ([pair[side] for pair in crossings] for side in (0, 1))
-    if len(set(first)) < len(first) or len(set(second)) < len(second):
+    whole = all(p.axis != q.axis or _same_positions(p, q) for p, q in crossings)
+    if not whole or len(set(first)) < len(first) or len(set(second)) < len(second):
         return None
     alone = (
         tuple(p for p in ours if p not in first),
         tuple(q for q in theirs if q not in second),
     )
     return Nest(a.name, b.name, tuple(crossings), alone)
+
+
+def _same_positions(a: Place, b: Place) -> bool:
+    return np.array_equal(np.sort(a.positions, axis=None), np.sort(b.positions, axis=None))
 
 
 def _crosses_itself(places: Sequence[Place]) -> bool:

@@ -181,7 +181,7 @@ def align(
     deep = search is None and chosen == ["auto"] and nests_deeply(symmetry)
     if deep:
         search, key = FrankWolfe(), jax.random.key(0) if key is None else key
-        chosen += ["random"] * RESTARTS
+        chosen.extend("random" for _ in range(RESTARTS))
     check_choice(order, OrderName, "order")
     ours = isinstance(objective, Objective) and OBJECTIVES.get(objective.name) is objective
     mine, theirs, unit = in_range(objective.name if ours else None, *readings)
