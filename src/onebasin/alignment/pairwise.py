@@ -178,10 +178,6 @@ def align(
         raise ValueError(f"search is {search!r}; give FrankWolfe() or None")
     chosen = _checked_starts(starts, symmetry, key)
     seed = _seed(key)
-    deep = search is None and chosen == ["auto"] and nests_deeply(symmetry)
-    if deep:
-        search, key = FrankWolfe(), jax.random.key(0) if key is None else key
-        chosen.extend("random" for _ in range(RESTARTS))
     check_choice(order, OrderName, "order")
     ours = isinstance(objective, Objective) and OBJECTIVES.get(objective.name) is objective
     mine, theirs, unit = in_range(objective.name if ours else None, *readings)
@@ -189,6 +185,10 @@ def align(
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         pair = objective.features(*sides, symmetry)
     check_features(pair, objective.name)
+    deep = search is None and chosen == ["auto"] and nests_deeply(pair.symmetry)
+    if deep:
+        search, key = FrankWolfe(), jax.random.key(0) if key is None else key
+        chosen.extend("random" for _ in range(RESTARTS))
     reports: list[StartReport] = []
     best: tuple[Descent, Matcher] | None = None
     since = began
