@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import onebasin as ob
 from onebasin.networks import network as network_module
 from onebasin.networks.pytorch import CannotConvert, conversion, from_torch, registry
-from onebasin.networks.pytorch.tensors import to_array, to_jax, to_tensor
+from onebasin.pytorch_tensors import to_array, to_jax, to_tensor
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from onebasin.networks.pytorch.registry import OPERATORS, counterpart
-from onebasin.networks.pytorch.tensors import to_array, to_jax
+from onebasin.pytorch_tensors import to_array, to_jax
 
 INF = math.inf
 

@@ -15,7 +15,7 @@ from onebasin.choices import (
     StartName,
     WeightObjective,
 )
-from onebasin.cli import shared
+from onebasin.cli import align_checkpoints, shared
 
 if TYPE_CHECKING:
     from onebasin.alignment import PathLoss
@@ -32,6 +32,9 @@ class Align(shared.SeededOptions, shared.OverwriteOption):
     With --to, every file is aligned to that one. Without it, two or more files, or the draws of
     one file of samples, are aligned jointly, without a reference.
 
+    Plain state_dicts (.safetensors, .pt, folders of Hugging Face) need --symmetry and are written
+    with the names, data types and metadata that they have.
+
     Example: onebasin align q1.safetensors --to q0.safetensors --out moved.safetensors
     """
 
@@ -41,6 +44,8 @@ class Align(shared.SeededOptions, shared.OverwriteOption):
     """File to write, or a folder if there are several files."""
     to: Path | None = None
     """Posterior file to align them to."""
+    symmetry: Path | None = None
+    """File of a symmetry, for plain state_dicts."""
     objective: ObjectiveName | LearnedObjective = "w2"
     """Objective to minimise. Activations and correlations compare units on data (--data). path-loss
     learns the permutation on the loss of the path: slower, and the lowest barriers between residual
@@ -71,6 +76,9 @@ def run(config: Align) -> None:
     """Check the files by their headers, align, write the moved posteriors, and report."""
     _check_options(config)
     outs = _outputs(config)
+    if align_checkpoints.are_checkpoints((*config.files, *([config.to] if config.to else []))):
+        align_checkpoints.run(config, outs, _symmetry_of_checkpoints(config))
+        return
     headers = _checked_headers(config)
     with shared.writing(*outs.values()):
         _align(config, outs, headers)
@@ -102,6 +110,18 @@ def _align(config: Align, outs: dict[Path, Path], headers: "dict[Path, Header]")
     result = {"objective": config.objective, **whole, "files": reports}
     lines = [_line(report, config.objective) for report in reports]
     shared.print_result(result, "\n".join(lines), as_json=config.json)
+
+
+def _symmetry_of_checkpoints(config: Align) -> "Symmetry":
+    """That of a file: a state_dict does not say what network it is of."""
+    from onebasin.symmetry import Symmetry
+
+    if config.symmetry is None:
+        raise ValueError(
+            f"{config.files[0]} is a plain state_dict, which does not name its network; give "
+            "--symmetry with a file that Symmetry.save has written"
+        )
+    return Symmetry.load(config.symmetry)
 
 
 def _check_options(config: Align) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 from onebasin.networks.network import Network
 from onebasin.networks.pytorch.exporting import CannotConvert, Example, export, fixed_rows
 from onebasin.networks.pytorch.interpreting import Origin, Program, read_program, width_of
-from onebasin.networks.pytorch.package import import_torch
 from onebasin.networks.pytorch.storage import Entries, read_entries
-from onebasin.networks.pytorch.tensors import dtype_of, to_jax, to_tensor
+from onebasin.pytorch_tensors import dtype_of, import_torch, to_jax, to_tensor
 from onebasin.trees import PyTree, first_difference
 
 # How far the outputs may be from PyTorch's, relative to their largest magnitude: rounding of a deep

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from onebasin.networks.pytorch import operators  # noqa: F401  # fills the registry
-from onebasin.networks.pytorch.package import import_torch
 from onebasin.networks.pytorch.registry import KEPT, counterpart
+from onebasin.pytorch_tensors import import_torch
 
 ROUNDS = 3  # of decompositions; each may give operators that have one of their own
 

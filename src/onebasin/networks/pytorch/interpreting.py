@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.networks.pytorch.exporting import CannotConvert
-from onebasin.networks.pytorch.package import import_torch
 from onebasin.networks.pytorch.registry import counterpart
-from onebasin.networks.pytorch.tensors import dtype_of, to_array
+from onebasin.pytorch_tensors import dtype_of, import_torch, to_array
 
 ABOUT_MEMORY = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
 Origin = Literal["params", "state", "input"]

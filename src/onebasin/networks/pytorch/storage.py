@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from onebasin.networks.pytorch.exporting import CannotConvert, Example
-from onebasin.networks.pytorch.package import import_torch
+from onebasin.pytorch_tensors import import_torch
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Tensors of PyTorch to arrays and back, bfloat16 included.
+"""The optional package torch, and its tensors to arrays and back, bfloat16 included.
 
 Arrays are copies: neither side sees what the other changes later.
 """
 
+from importlib import import_module
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,9 +11,19 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onebasin.networks.pytorch.package import import_torch
-
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # NumPy's own types do not include it
+
+
+def import_torch() -> Any:
+    """The module torch, or an error that says how to get it."""
+    try:
+        return import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            "PyTorch is not installed; install it with pip install 'onebasin[torch]'"
+        ) from None
 
 
 def dtype_of(torch_dtype: Any) -> np.dtype:

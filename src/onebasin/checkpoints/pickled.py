@@ -1,0 +1,53 @@
+"""State_dicts in `.pt` files, which are pickles: only tensors are ever loaded from one.
+
+A pickle can run any code when it is loaded. `torch.load(weights_only=True)` refuses everything but
+tensors and plain containers.
+"""
+
+import pickle
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onebasin.atomic import write_atomically
+from onebasin.pytorch_tensors import import_torch, to_tensor
+from onebasin.tensor_files import TensorFileError
+
+NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts keep it
+
+
+def read_pickled(path: Path) -> dict[str, Any]:
+    """The tensors of a state_dict, by name."""
+    torch = import_torch()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the protocol of the pickle
+            held = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise TensorFileError(
+            f"{path} holds more than tensors, which could run code when it is loaded, so it was "
+            "not; save module.state_dict() alone, best as safetensors"
+        ) from None
+    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+        told = " ".join(str(error).split())[:200]
+        raise TensorFileError(f"{path} is not a whole PyTorch file: {told}") from None
+    found = [held[name] for name in NESTED if isinstance(held, Mapping) and name in held]
+    inner = found[0] if found and isinstance(found[0], Mapping) else held
+    if not isinstance(inner, Mapping) or not inner:
+        raise TensorFileError(f"{path} holds no state_dict; save module.state_dict()")
+    for name, value in inner.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise TensorFileError(
+                f"{path} holds no plain state_dict: its entry {name!r} is a {type(value).__name__}"
+            )
+    return dict(inner)
+
+
+def write_pickled(path: Path, tensors: Mapping[str, np.ndarray], dtypes: Mapping[str, Any]) -> None:
+    """Write a state_dict as a `.pt` file."""
+    torch = import_torch()
+    content = {name: to_tensor(array, dtypes[name]) for name, array in tensors.items()}
+    write_atomically(path, lambda part: torch.save(content, part))
