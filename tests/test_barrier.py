@@ -441,7 +441,7 @@ def test_bad_input_is_named(trained):
     with pytest.raises(ValueError, match="a MeanField is not a path"):
         profile(q, network, (x, y), key=KEY)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="no likelihood"):
-        profile(path, network, (x, y), key=KEY, likelihood="poisson")  # pyright: ignore[reportArgumentType]
+        profile(path, network, (x, y), key=KEY, likelihood="cauchy")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="one output per target"):
         profile(path, network, (x, x), key=KEY, likelihood="gaussian")
     broken = lambda params, x: network(params, x) * jnp.nan

@@ -60,6 +60,7 @@ from .paths import keep_norms as keep_norms
 from .paths import line as line
 from .paths import mixture_path as mixture_path
 from .paths import repair as repair
+from .paths import tune as tune
 from .posterior import LowRank as LowRank
 from .posterior import LowRankPrecision as LowRankPrecision
 from .posterior import MeanField as MeanField

@@ -19,13 +19,21 @@ from onebasin.evaluation.monte_carlo import Points
 from onebasin.evaluation.strata import strata
 from onebasin.likelihoods import LikelihoodLike
 from onebasin.networks import NetworkLike, apply_of
-from onebasin.paths import DisplacementPath, MixturePath, NormKeepingPath, Path, RepairedPath, line
+from onebasin.paths import (
+    DisplacementPath,
+    MixturePath,
+    NormKeepingPath,
+    Path,
+    RepairedPath,
+    TunedPath,
+    line,
+)
 from onebasin.posterior import Mixture, Posterior, Samples
 from onebasin.problem import likelihood_for
 from onebasin.progress import Progress, reporting
 from onebasin.trees import PyTree, add_axis, check_same_shapes
 
-Corrected: TypeAlias = RepairedPath | NormKeepingPath
+Corrected: TypeAlias = RepairedPath | NormKeepingPath | TunedPath
 Known: TypeAlias = DisplacementPath | MixturePath | Corrected
 """The paths whose draws are made once for all t; those of any other path are made at each t."""
 
@@ -37,7 +45,7 @@ class Profile(Points):
     Arrays have one entry for each point `t`. `nll` is the plain estimate; it is too large by
     about `nll_bias`, which is inversely proportional to the number of samples. Standard errors
     are over draws. `mean_nll` belongs to the network of the mean parameters at t. For a path that
-    is repaired or keeps norms, `plain` is the profile of the geodesic it was made from.
+    is repaired, tuned or keeps norms, `plain` is the profile of the geodesic it was made from.
 
     >>> import jax, jax.numpy as jnp, onebasin as ob
     >>> path = ob.line({"w": jnp.array([1.0])}, {"w": jnp.array([-1.0])})
@@ -224,9 +232,9 @@ def profile(
     L(t) = −(1/n) Σ_i log E_{θ~path(t)} p(y_i | x_i, θ).
 
     Args:
-      path: from `geodesic`, `mixture_path`, `line`, `keep_norms` or `repair`, or any function of t
-        in [0, 1] that returns a posterior. For the last two the plain path is profiled as well, at
-        the same points with the same draws.
+      path: from `geodesic`, `mixture_path`, `line`, `keep_norms`, `repair` or `tune`, or any
+        function of t in [0, 1] that returns a posterior. For the last three the plain path is
+        profiled as well, at the same points with the same draws.
       network: `apply(params, x)` (or `apply(params, x, state)`), a `Network` or a `Problem`.
       data: a split with .x and .y, or a pair.
       key: the key of the draws.

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from onebasin.paths import DisplacementPath, MixturePath, NormKeepingPath, Path, RepairedPath
+from onebasin.paths import (
+    DisplacementPath,
+    MixturePath,
+    NormKeepingPath,
+    Path,
+    RepairedPath,
+    TunedPath,
+)
 from onebasin.posterior import Mixture, Posterior, Samples
 from onebasin.posterior.coupled import CoupledDraws, coupled_draws
 from onebasin.trees import PyTree
@@ -48,7 +55,7 @@ def strata(
     if not whole or num_samples < 1:
         raise ValueError(f"num_samples must be a whole number of at least 1, got {num_samples!r}")
     match source:
-        case RepairedPath() | NormKeepingPath():
+        case RepairedPath() | NormKeepingPath() | TunedPath():
             return strata(source.plain, num_samples, key=key)
         case DisplacementPath():
             return [_moving(source, num_samples, key=key)]

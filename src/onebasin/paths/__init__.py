@@ -11,3 +11,5 @@ from onebasin.paths.norm_keeping import keep_norms as keep_norms
 from onebasin.paths.protocol import Path as Path
 from onebasin.paths.repairing import RepairedPath as RepairedPath
 from onebasin.paths.repairing import repair as repair
+from onebasin.paths.tuning import TunedPath as TunedPath
+from onebasin.paths.tuning import tune as tune

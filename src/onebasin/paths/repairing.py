@@ -355,6 +355,11 @@ def _apply_change(params: PyTree, change: Change) -> PyTree:
     return with_leaves(params, leaves)
 
 
+def moved_mean(q: Posterior, added: PyTree) -> Any:
+    """The distribution of θ + added for θ ~ q."""
+    return _changed(q, (jax.tree.map(jnp.ones_like, added), added), "mean")
+
+
 def _changed(q: Posterior, trees: tuple[PyTree, PyTree], how: Scale) -> Any:
     """The distribution of θ + (scale − 1)·part + shift for θ ~ q, where part is θ or its mean."""
     scale, shift = trees
