@@ -10,19 +10,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from onebasin.inference.fitting import fit
-from onebasin.inference.methods import HMC, MCLMC, SGHMC, SWAG, VI, Ensemble, Laplace
+from onebasin.inference.methods import HMC, MAP, MCLMC, SGHMC, SWAG, VI, Ensemble, Laplace
 from onebasin.inference.signals import FitInterrupted
 from onebasin.problem import Problem
 
-METHODS = {kind.__name__: kind for kind in (VI, HMC, Ensemble, MCLMC, SGHMC, SWAG, Laplace)}
+METHODS = {kind.__name__: kind for kind in (VI, HMC, MAP, Ensemble, MCLMC, SGHMC, SWAG, Laplace)}
 
 
-def problem() -> Problem:
+class Normalised(nn.Module):
+    """A network with running statistics."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        x = nn.BatchNorm(use_running_average=not train)(nn.Dense(16)(x))
+        return nn.Dense(2)(nn.relu(x))
+
+
+def problem(normalised: bool = False) -> Problem:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(500, 8)).astype(np.float32)
     y = (x[:, 0] * x[:, 1] > 0).astype(np.int32)
+
+    if normalised:
+        return Problem.from_network(Normalised(), (x, y))
 
     def init(key: jax.Array) -> dict[str, jax.Array]:
         a, b = jax.random.split(key)
@@ -39,7 +52,7 @@ def main(options: dict[str, Any]) -> int:
     key = jax.random.key(options.pop("seed", 0))
     try:
         options.setdefault("progress", "silent")
-        fit(problem(), method, key=key, **options)
+        fit(problem(options.pop("normalised", False)), method, key=key, **options)
     except FitInterrupted as stopped:
         print(stopped, file=sys.stderr)
         return stopped.exit_code

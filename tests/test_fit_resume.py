@@ -27,6 +27,7 @@ from onebasin.problem import Problem
 
 SCRIPT = Path(__file__).with_name("fit_process.py")
 LONG_VI = {"epochs": 400, "batch_size": 50, "learning_rate": 0.01}
+NORMALISED_HMC = {"draws": 60, "warmup": 60, "leapfrog_steps": 10, "chains": 2, "mode_epochs": 20}
 LONG_HMC = {
     "draws": 120,
     "warmup": 60,
@@ -61,12 +62,27 @@ def wait_for_rows(process, history, rows, timeout=120):
     ("method", "settings", "chunk_steps"), [("VI", LONG_VI, 40), ("HMC", LONG_HMC, 17)]
 )
 def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path, method, settings, chunk_steps):
+    killed_and_resumed(tmp_path, method, settings, chunk_steps)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "chunk_steps"),
+    [("MAP", {"epochs": 600, "batch_size": 50}, 40), ("HMC", NORMALISED_HMC, 17)],
+)
+def test_running_statistics_are_resumed_bit_for_bit(tmp_path, method, settings, chunk_steps):
+    files = killed_and_resumed(tmp_path, method, settings, chunk_steps, normalised=True)
+    assert any(name.startswith("state/") for name in files)
+
+
+def killed_and_resumed(tmp_path, method, settings, chunk_steps, **more):
+    """The tensors of a fit that was killed thrice, equal to those of one that was not."""
     chance = random.Random(20)
     base = {
         "method": method,
         "settings": settings,
         "chunk_steps": chunk_steps,
         "checkpoint_interval": 0.0,
+        **more,
     }
     whole = {**base, "out": str(tmp_path / "whole.st"), "history": str(tmp_path / "whole.jsonl")}
     finish(start(whole))
@@ -98,6 +114,7 @@ def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path, method, sett
     assert made[0] == made[1]
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"whole.st", "whole.jsonl", "cut.st", "cut.jsonl"}
+    return one
 
 
 ONCE_KILLED = {

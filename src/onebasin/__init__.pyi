@@ -52,6 +52,7 @@ from .inference.methods import VI as VI
 from .inference.methods import AdjustedMCLMC as AdjustedMCLMC
 from .inference.methods import Ensemble as Ensemble
 from .inference.methods import Laplace as Laplace
+from .inference.refreshing import refresh_state as refresh_state
 from .networks import Network as Network
 from .paths import Path as Path
 from .paths import displacement as displacement

@@ -5,9 +5,11 @@ docs/scaling.md.
 """
 
 import hashlib
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -28,7 +30,17 @@ from onebasin.likelihoods import (
     settings_of,
 )
 from onebasin.likelihoods.own_params import InitWithOwnParams
-from onebasin.networks import KINDS, Apply, Network, NetworkLike, to_config
+from onebasin.networks import (
+    KINDS,
+    Apply,
+    Network,
+    NetworkLike,
+    RunningStatistics,
+    forward,
+    from_linen,
+    inference_arguments,
+    to_config,
+)
 from onebasin.trees import (
     PyTree,
     first_difference,
@@ -38,18 +50,25 @@ from onebasin.trees import (
     with_leaves,
 )
 
-NO_STATE = (
-    "{} keeps state besides its params ({}), and running statistics cannot be fitted; "
-    "use a normalisation without them, such as filter response normalisation"
+NOT_STATISTICS = (
+    "{} keeps state besides its params ({}), of which only running statistics can be fitted; "
+    "adapt it with networks.from_linen"
 )
 
 
+STATISTICS = "batch_stats"  # the collection of running statistics in Flax
+
+
 class Batch(NamedTuple):
-    """Examples, targets and, where a batch is padded, weights (0 for padding)."""
+    """Examples, targets, where a batch is padded weights (0 for padding), and running statistics.
+
+    Without `state` those of the problem hold.
+    """
 
     x: jax.Array
     y: jax.Array
     weight: jax.Array | None = None
+    state: PyTree | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +93,9 @@ class Problem:
       augmentation: ρ, the factor by which data augmentation raises the effective number of
         examples; 1 without augmentation.
       network: a config of the network, serialisable as JSON, kept in the files that fits write.
+      state: the running statistics with which a fit begins, if the network has any; `apply` is then
+        `apply(params, x, state)`.
+      running: how these are updated and measured, as in a `Network` with running statistics.
 
     >>> import onebasin as ob
     >>> data = ob.load_dataset("digits")
@@ -89,6 +111,8 @@ class Problem:
     temperature: float = 1.0
     augmentation: float = 1.0
     network: dict[str, Any] | None = None
+    state: PyTree | None = None
+    running: RunningStatistics | None = None
     x: np.ndarray = field(init=False)
     y: np.ndarray = field(init=False)
     shapes: PyTree = field(init=False)
@@ -102,13 +126,20 @@ class Problem:
         likelihood = likelihood_of(self.likelihood)
         check_positive(self.temperature, "temperature")
         check_positive(self.augmentation, "augmentation")
+        if (self.state is None) != (self.running is None):
+            raise ValueError(
+                "a problem with running statistics has both state and running; an adapter such as "
+                "networks.from_linen makes a Network with both, for Problem.from_network"
+            )
         x, y = training_examples(self.data)
         y = likelihood.targets(y)
         functions = {"apply": self.apply, "init": self.init}
         if isinstance(likelihood, HasOwnParams) and not isinstance(self.apply, WithOwnParams):
+            joined = WithOwnParams(self.apply, likelihood)
             functions = {
-                "apply": WithOwnParams(self.apply, likelihood),
+                "apply": joined,
                 "init": InitWithOwnParams(self.init, likelihood, y),
+                "running": _joined_running(self.running, joined),
             }
         shapes = jax.eval_shape(functions["init"], jax.random.key(0))
         derived = {
@@ -136,16 +167,17 @@ class Problem:
         """The problem of fitting a Flax Linen module or a `Network`.
 
         Args:
-          net: a module, whose `params` are the contents of its collection "params"; or a `Network`
-            from an adapter, in which case every fit starts from its params.
+          net: a module, whose `params` are the contents of its collection "params" and whose
+            running statistics, if any, those of its other collections; or a `Network` from an
+            adapter, in which case every fit starts from its params and state.
           data: as in `Problem`.
           options: further fields of `Problem`.
         """
         if isinstance(net, Network):
-            if net.state is not None:
-                raise ValueError(NO_STATE.format("the network", "state"))
             start = net.params
-            return cls(apply=net.apply, init=lambda key: start, data=data, **options)  # noqa: ARG005
+            init = lambda key: start  # noqa: ARG005
+            own = {"state": net.state, "running": net.running, **options}
+            return cls(apply=net.apply, init=init, data=data, **own)
         if not isinstance(net, nn.Module):
             raise ValueError(
                 f"{type(net).__name__} is not a Flax Linen module; for any other network "
@@ -153,16 +185,23 @@ class Problem:
             )
         x, _ = training_examples(data)
         one = jnp.asarray(x[:1])
-        collections = set(jax.eval_shape(net.init, jax.random.key(0), one))
-        if collections != {"params"}:
-            extra = ", ".join(sorted(collections - {"params"})) or "no params"
-            raise ValueError(NO_STATE.format(type(net).__name__, extra))
+        accepted = inspect.signature(type(net).__call__).parameters
+        calm = inference_arguments(accepted)
+        collections = set(jax.eval_shape(partial(net.init, **calm), jax.random.key(0), one))
 
         def init(key: jax.Array) -> PyTree:
-            return net.init(key, one)["params"]
+            return net.init(key, one, **calm)["params"]
+
+        if collections == {"params", STATISTICS}:
+            adapted = from_linen(net, net.init(jax.random.key(0), one, **calm), **calm)
+            own = {"state": adapted.state, "running": adapted.running, **options}
+            return cls(apply=adapted.apply, init=init, data=data, **own)
+        if collections != {"params"}:
+            extra = ", ".join(sorted(collections - {"params"})) or "no params"
+            raise ValueError(NOT_STATISTICS.format(type(net).__name__, extra))
 
         def apply(params: PyTree, x: jax.Array) -> jax.Array:
-            return cast(jax.Array, net.apply({"params": params}, x))
+            return cast(jax.Array, net.apply({"params": params}, x, **calm))
 
         config = to_config(net, x.shape[1:]) if type(net) in KINDS.values() else None
         return cls(apply=apply, init=init, data=data, **{"network": config, **options})
@@ -181,7 +220,20 @@ class Problem:
         self, params: PyTree, batch: Batch
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """(ρ/T) Σ log p over the *batch*, and the displayed means per example."""
-        outputs = self.apply(params, batch.x)
+        state = self.state if batch.state is None else batch.state
+        return self._summed(forward(self.apply, params, batch.x, state), batch)
+
+    def training_log_likelihood(
+        self, params: PyTree, batch: Batch
+    ) -> tuple[jax.Array, dict[str, jax.Array], PyTree | None]:
+        """`summed_log_likelihood` in training mode, and the running statistics after the batch."""
+        if self.running is None:
+            return *self.summed_log_likelihood(params, batch), None
+        outputs, state = self.running.update(params, batch.x, batch.state)
+        kept = jax.tree.map(lambda new, old: new.astype(old.dtype), state, batch.state)
+        return *self._summed(outputs, batch), jax.lax.stop_gradient(kept)
+
+    def _summed(self, outputs: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
         log_p = self.log_likelihood(outputs, batch.y)
         score = self.log_likelihood.score(outputs, batch.y)
         if batch.weight is not None:
@@ -225,20 +277,48 @@ class Problem:
             "augmentation": self.augmentation,
             "network": self.network,
             "prior_variance": prior,
-            "params": {name: list(shape) for name, shape in shapes_by_path(self.shapes).items()},
+            "params": shapes_text(self.shapes),
             "examples": list(self.x.shape),
             "data": digest.hexdigest(),
+            **({} if self.state is None else {"state": shapes_text(self.state)}),
         }
 
     def _check_network(self) -> float:
         """Refuse outputs that do not match the targets; returns forward flops per example."""
         count = min(2, len(self.x))
         x = jax.ShapeDtypeStruct((count, *self.x.shape[1:]), jnp.asarray(self.x[:0]).dtype)
-        lowered = jax.jit(self.apply).lower(self.shapes, x)
+        state = () if self.state is None else (self.state,)
+        lowered = jax.jit(self.apply).lower(self.shapes, x, *state)
+        if self.running is not None:
+            jax.eval_shape(self.running.update, self.shapes, x, self.state)
         shape = check_output(lowered.out_info, count)
         self.log_likelihood.check_outputs(shape, self.y)
         analysis = lowered.cost_analysis() or {}
         return float(analysis.get("flops", 0.0)) / count
+
+
+def _joined_running(
+    running: RunningStatistics | None, joined: WithOwnParams
+) -> RunningStatistics | None:
+    """The statistics of a network whose params hold those of the likelihood as well."""
+    if running is None:
+        return None
+
+    def update(params: PyTree, x: jax.Array, state: PyTree) -> tuple[jax.Array, PyTree]:
+        # Both parts see the same batch: the outputs are joined after the network has run once.
+        outputs, after = running.update(joined.network_params(params), x, state)
+        given = WithOwnParams(lambda *_: outputs, joined.likelihood)
+        return given(params, x), after
+
+    def observe(params: PyTree, x: jax.Array, state: PyTree) -> PyTree:
+        return running.observe(joined.network_params(params), x, state)
+
+    return RunningStatistics(update, observe, running.pairs)
+
+
+def shapes_text(tree: PyTree) -> dict[str, list[int]]:
+    """The shapes of the leaves by key path, as JSON."""
+    return {name: list(shape) for name, shape in shapes_by_path(tree).items()}
 
 
 def likelihood_for(network: NetworkLike, given: LikelihoodLike | None) -> Likelihood:

@@ -40,7 +40,8 @@ def chain_program(
     """One replica per chain; a state has the fields `chain` and `records`.
 
     `start(position, key, data)` is the state of a chain at a position: that of `problem.init`, or
-    with `mode_epochs` a mode that an opening of as many steps of the loop leads to.
+    with `mode_epochs` a mode that an opening of as many steps of the loop leads to. Running
+    statistics are held at those of the problem or of the mode.
     """
     gradient_flops = 3 * problem.flops * problem.num_examples
     gradient_seconds = seconds_per_step(gradient_flops, 2 * num_parameters(problem.shapes))
@@ -56,14 +57,15 @@ def chain_program(
 
     def advance(state: Begun, key: jax.Array, t: jax.Array, data: Batch) -> tuple[Begun, Info]:
         def sample() -> tuple[Begun, Info]:
-            chain, info = step(state.sampler, key, jnp.maximum(t - epochs, 0), data)
+            held = data._replace(state=state.mode.state)
+            chain, info = step(state.sampler, key, jnp.maximum(t - epochs, 0), held)
             return Begun(state.mode, chain), info
 
         like = jax.eval_shape(sample)[1]
 
         def learn() -> tuple[Begun, Info]:
             mode, info = train.epoch(state.mode, key, t, data)
-            begin = lambda: start(mode.params, key, data)
+            begin = lambda: start(mode.params, key, data._replace(state=mode.state))
             chain = jax.lax.cond(t == epochs - 1, begin, lambda: state.sampler)
             zeros = {name: jnp.zeros((), like[name].dtype) for name in like}
             return Begun(mode, chain), zeros | {"loss": info["loss"].astype(like["loss"].dtype)}
@@ -84,6 +86,7 @@ def chain_program(
         step=advance if epochs else step,
         seconds_per_step=gradients_per_step * gradient_seconds,
         likely_cause="starting weights on which the network overflows",
+        measures_state=True,
         draws=DrawPlan(
             per_replica=method.draws,
             first=epochs + (method.warmup + method.thin) * steps_per_transition - 1,

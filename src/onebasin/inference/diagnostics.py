@@ -15,12 +15,15 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 
 from onebasin.data.examples import HasExamples
+from onebasin.inference.full_batch import chunked, log_density
+from onebasin.networks import forward
 from onebasin.posterior import Samples
 from onebasin.problem import Problem
 from onebasin.trees import PyTree, take_entry
 
 PREDICTION_INPUTS = 32
 DRAWS_AT_ONCE = 256
+CHUNK = 2000
 FEWEST_DRAWS = 4  # per chain, below which the statistics are not defined
 
 
@@ -111,14 +114,15 @@ def predictions(problem: Problem, samples: Samples, x: ArrayLike) -> np.ndarray:
     """
     inputs = jnp.asarray(x)
 
-    def outputs(params: PyTree) -> jax.Array:
-        out = problem.apply(params, inputs)
+    def outputs(draw: tuple[PyTree, PyTree | None]) -> jax.Array:
+        out = forward(problem.apply, draw[0], inputs, draw[1])
         return jax.nn.softmax(out)[:, :-1] if problem.log_likelihood.classifies else out
 
     of_draws = jax.jit(lambda draws: jax.lax.map(outputs, draws))
+    drawn = (samples.draws, samples.state)
     # Some draws at a time: the posterior may be larger than memory.
     values = [
-        np.asarray(of_draws(take_entry(samples.draws, slice(start, start + DRAWS_AT_ONCE))))
+        np.asarray(of_draws(take_entry(drawn, slice(start, start + DRAWS_AT_ONCE))))
         for start in range(0, samples.num_draws, DRAWS_AT_ONCE)
     ]
     return by_chain(np.concatenate(values), samples.chain)
@@ -161,6 +165,24 @@ def chain_statistics(
         "ess_predictions_median": _over_defined(np.median, n),
     }
     return stats
+
+
+def loss_after_measuring(problem: Problem, samples: Samples, stats: dict[str, Any]) -> float:
+    """How much the loss per example rises when measured statistics replace those that were held.
+
+    It is the mean over the chains, each at its last draw; its log density was recorded.
+    """
+    data, per_chain = chunked(problem, CHUNK), stats["log_density"].shape[1]
+
+    @jax.jit
+    def density(params: PyTree, state: PyTree) -> jax.Array:
+        return log_density(problem, data._replace(state=state))(params)
+
+    rises = []
+    for chain, recorded in enumerate(stats["log_density"][:, -1]):
+        draw = take_entry((samples.draws, samples.state), (chain + 1) * per_chain - 1)
+        rises.append((recorded - float(density(*draw))) / problem.num_examples)
+    return float(np.mean(rises))
 
 
 def record_statistics(records: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -42,8 +42,9 @@ PROVENANCE_ROOM = 65536
 class DrawStore:
     """The draws of one run, in memory or in a file that becomes the posterior.
 
-    `statistics` are the names and types of what is recorded of every draw. The header has room for
-    `known`, which the provenance is going to contain, and `PROVENANCE_ROOM` more.
+    `statistics` are the names and types of what is recorded of every draw, `state` the shapes of
+    the running statistics of one network, which are measured for every draw at the end. The header
+    has room for `known`, which the provenance is going to contain, and `PROVENANCE_ROOM` more.
     """
 
     def __init__(
@@ -54,13 +55,17 @@ class DrawStore:
         path: Path | None,
         statistics: Mapping[str, np.dtype] | None = None,
         known: object = None,
+        state: PyTree | None = None,
     ) -> None:
+        self.state_shapes = state
         self.shapes, self.chains, self.per_chain, self.path = shapes, chains, per_chain, path
         total = chains * per_chain
         layout: dict[str, tuple[tuple[int, ...], np.dtype]]
         layout = {"chain": ((total,), np.dtype(np.int32))}
         for name, leaf in leaves_by_path(shapes).items():
             layout[f"draws/{name}"] = ((total, *leaf.shape), np.dtype(leaf.dtype))
+        for name, leaf in leaves_by_path(state).items():
+            layout[f"state/{name}"] = ((total, *leaf.shape), np.dtype(leaf.dtype))
         for name, dtype in (statistics or {}).items():
             layout[STATISTICS + name] = ((chains, per_chain), dtype)
         self.file: GrowingFile | None = None
@@ -85,7 +90,8 @@ class DrawStore:
             raise
 
     def _header(self, network: dict[str, Any] | None, provenance: dict[str, Any]) -> dict[str, str]:
-        return header_text(describe_samples(self.shapes), network, provenance)
+        described = describe_samples(self.shapes, self.state_shapes)
+        return header_text(described, network, provenance)
 
     def put(
         self, chain: int, first: int, draws: PyTree, records: Mapping[str, np.ndarray] | None = None
@@ -109,7 +115,16 @@ class DrawStore:
     def samples(self) -> Samples:
         """The posterior, backed by the file if there is one."""
         named = {n: np.asarray(self.arrays[f"draws/{n}"]) for n in leaves_by_path(self.shapes)}
-        return Samples(with_leaves(self.shapes, named), np.asarray(self.arrays["chain"]))
+        states = {
+            n: np.asarray(self.arrays[f"state/{n}"]) for n in leaves_by_path(self.state_shapes)
+        }
+        state = None if self.state_shapes is None else with_leaves(self.state_shapes, states)
+        return Samples(with_leaves(self.shapes, named), np.asarray(self.arrays["chain"]), state)
+
+    def put_state(self, state: PyTree) -> None:
+        """Write the running statistics of all draws, [draws, ...] each."""
+        for name, leaf in leaves_by_path(state).items():
+            self.arrays[f"state/{name}"][:] = leaf
 
     def become(self, out: Path, network: dict[str, Any] | None, provenance: dict[str, Any]) -> None:
         """Write the final header and rename the complete file."""
@@ -159,6 +174,7 @@ def open_stores(
     records: Mapping[str, np.dtype],
     known: object,
     saved: Checkpoint | None,
+    state: PyTree | None = None,
 ) -> list[DrawStore]:
     """One store per run, if there are draws; on resuming, with those up to the checkpoint."""
     if program.draws is None:
@@ -172,8 +188,8 @@ def open_stores(
             _recover(path, files, run, saved)
             before = saved.config["method"]["draws"]
             if before < per_chain:
-                grow_file(path, shapes, chains, before, per_chain, records, known)
-        stores.append(DrawStore(shapes, chains, per_chain, path, records, known))
+                grow_file(path, shapes, chains, before, per_chain, records, known, state)
+        stores.append(DrawStore(shapes, chains, per_chain, path, records, known, state))
     return stores
 
 
@@ -202,16 +218,17 @@ def grow_file(
     after: int,
     statistics: Mapping[str, np.dtype] | None = None,
     known: object = None,
+    state: PyTree | None = None,
 ) -> None:
     """Extend a file of `before` draws per chain to `after`.
 
     The larger file replaces the smaller one atomically; nothing happens if it has done so already.
     """
     with temporary_file(path) as fresh:
-        larger = DrawStore(shapes, chains, after, fresh, statistics, known)
+        larger = DrawStore(shapes, chains, after, fresh, statistics, known, state)
         if path.stat().st_size == fresh.stat().st_size:
             return
-        smaller = DrawStore(shapes, chains, before, path, statistics, known)
+        smaller = DrawStore(shapes, chains, before, path, statistics, known, state)
         for name, old in smaller.arrays.items():
             if name != "chain":
                 shape = old.shape[2:] if name.startswith(STATISTICS) else old.shape[1:]

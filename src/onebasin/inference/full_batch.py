@@ -39,8 +39,10 @@ def chunked(problem: Problem, size: int) -> Batch:
 def log_likelihood(problem: Problem, data: Batch) -> LogDensity:
     """θ → (ρ/T) Σ log p(y | θ) over all chunks, with a gradient computed chunk by chunk."""
 
+    data, state = data._replace(state=None), data.state  # one state for all chunks
+
     def of_chunk(params: PyTree, chunk: Batch) -> jax.Array:
-        return problem.summed_log_likelihood(params, chunk)[0]
+        return problem.summed_log_likelihood(params, chunk._replace(state=state))[0]
 
     @jax.custom_vjp
     def total(params: PyTree) -> jax.Array:

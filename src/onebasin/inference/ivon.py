@@ -33,6 +33,7 @@ class IVONState(NamedTuple):
     mean: PyTree
     gradient: PyTree
     hessian: PyTree
+    state: PyTree | None = None
 
 
 def build(problem: Problem, method: IVON) -> Program:
@@ -47,36 +48,37 @@ def build(problem: Problem, method: IVON) -> Program:
         del data
         mean = problem.init(subkey(key, "init"))
         hessian = jax.tree.map(lambda m: jnp.full_like(m, method.initial_hessian), mean)
-        return IVONState(mean, jax.tree.map(jnp.zeros_like, mean), hessian)
+        return IVONState(mean, jax.tree.map(jnp.zeros_like, mean), hessian, problem.state)
 
     def stds(hessian: PyTree) -> PyTree:
         return jax.tree.map(lambda h, d: 1 / jnp.sqrt(effective * (h + d)), hessian, prior)
 
-    def loss(theta: PyTree, batch: Batch) -> tuple[jax.Array, Info]:
-        log_likelihood, aux = problem.summed_log_likelihood(theta, batch)
+    def loss(theta: PyTree, batch: Batch) -> tuple[jax.Array, tuple[Info, PyTree | None]]:
+        log_likelihood, aux, after = problem.training_log_likelihood(theta, batch)
         # The mean per example at temperature 1: ρ/T is in the effective number of examples.
-        return -log_likelihood / (len(batch.x) * problem.likelihood_scale), aux
+        return -log_likelihood / (len(batch.x) * problem.likelihood_scale), (aux, after)
 
     def sampled(
         state: IVONState, std: PyTree, batch: Batch, key: jax.Array
-    ) -> tuple[Info, PyTree, PyTree]:
-        """The report, the gradient and the curvature of one draw of the weights."""
+    ) -> tuple[Info, PyTree | None, PyTree, PyTree]:
+        """The report, the new statistics, gradient and curvature of one draw of the weights."""
         noise = fast_normal_like(state.mean, key=key)
         theta = jax.tree.map(lambda m, s, e: m + s * e, state.mean, std, noise)
-        (value, aux), gradient = jax.value_and_grad(loss, has_aux=True)(theta, batch)
+        (value, (aux, after)), gradient = jax.value_and_grad(loss, has_aux=True)(theta, batch)
         curvature = jax.tree.map(lambda g, e, s: g * e / s, gradient, noise, std)
-        return {"loss": problem.likelihood_scale * value, **aux}, gradient, curvature
+        return {"loss": problem.likelihood_scale * value, **aux}, after, gradient, curvature
 
     def step(state: IVONState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[IVONState, Info]:
         (batch,) = batches.take(data, key, t)
+        batch = batch._replace(state=state.state)
         noise_key = jax.random.fold_in(subkey(key, "noise"), t)
         std = stds(state.hessian)
         if method.num_samples == 1:
-            info, gradient, curvature = sampled(state, std, batch, noise_key)
+            info, after, gradient, curvature = sampled(state, std, batch, noise_key)
         else:
             keys = jax.random.split(noise_key, method.num_samples)
             drawn = jax.vmap(lambda k: sampled(state, std, batch, k))(keys)
-            info, gradient, curvature = jax.tree.map(lambda a: a.mean(0), drawn)
+            info, after, gradient, curvature = jax.tree.map(lambda a: a.mean(0), drawn)
         log_std = jax.tree.map(jnp.log, std)
         kl = analytic_kl(problem, Variational(state.mean, log_std)) / examples
         info = {**info, "loss": info["loss"] + kl, "kl": kl}
@@ -96,11 +98,12 @@ def build(problem: Problem, method: IVON) -> Program:
             return m - rate(t).astype(m.dtype) * newton
 
         mean = jax.tree.map(moved, state.mean, average, hessian, prior)
-        return IVONState(mean, average, hessian), info
+        return IVONState(mean, average, hessian, after), info
 
     def finish(states: IVONState) -> MeanField:
         last = take_entry(states, 0)
-        return MeanField(jax.tree.map(jnp.asarray, last.mean), stds(last.hessian))
+        mean, state = jax.tree.map(jnp.asarray, (last.mean, last.state))
+        return MeanField(mean, stds(last.hessian), state)
 
     return batches.program(problem, method)(
         replicas=1,

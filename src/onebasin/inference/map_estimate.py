@@ -20,6 +20,7 @@ from onebasin.trees import PyTree, num_parameters
 class MAPState(NamedTuple):
     params: PyTree
     optimiser: optax.OptState
+    state: PyTree | None = None
 
 
 def build(problem: Problem, method: MAP | Ensemble) -> Program:
@@ -33,16 +34,18 @@ def build(problem: Problem, method: MAP | Ensemble) -> Program:
     def init(key: jax.Array, data: Batch) -> MAPState:
         del data
         params = problem.init(subkey(key, "init"))
-        return MAPState(params, optimiser.init(params))
+        return MAPState(params, optimiser.init(params), problem.state)
 
     def step(state: MAPState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[MAPState, Info]:
         (batch,) = batches.take(data, key, t)
-        (_, info), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, batch)
+        batch = batch._replace(state=state.state)
+        (_, (info, after)), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, batch)
         update, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
-        return MAPState(descend(state.params, update, learning_rate(t)), optimiser_state), info
+        params = descend(state.params, update, learning_rate(t))
+        return MAPState(params, optimiser_state, after), info
 
     def finish(states: MAPState) -> Samples:
-        return Samples(states.params, jnp.arange(members, dtype=jnp.int32))
+        return Samples(states.params, jnp.arange(members, dtype=jnp.int32), states.state)
 
     flops = 3 * problem.flops * batches.size
     return batches.program(problem, method)(
@@ -57,12 +60,18 @@ def build(problem: Problem, method: MAP | Ensemble) -> Program:
     )
 
 
-def posterior_loss(problem: Problem) -> Callable[[PyTree, Batch], tuple[jax.Array, Info]]:
-    """(params, batch) → −log posterior per example, and what a step reports."""
+def posterior_loss(
+    problem: Problem,
+) -> Callable[[PyTree, Batch], tuple[jax.Array, tuple[Info, PyTree | None]]]:
+    """(params, batch) → −log posterior per example; what a step reports, and the new statistics.
 
-    def loss(params: PyTree, batch: Batch) -> tuple[jax.Array, Info]:
-        log_posterior, aux = problem.log_posterior(params, batch)
-        value = -log_posterior / problem.num_examples
-        return value, {"loss": value, **aux}
+    The batch holds the running statistics, if the network has any.
+    """
+
+    def loss(params: PyTree, batch: Batch) -> tuple[jax.Array, tuple[Info, PyTree | None]]:
+        log_likelihood, aux, state = problem.training_log_likelihood(params, batch)
+        scale = problem.num_examples / len(batch.x)
+        value = -(scale * log_likelihood + problem.log_prior(params)) / problem.num_examples
+        return value, ({"loss": value, **aux}, state)
 
     return loss

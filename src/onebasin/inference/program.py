@@ -80,6 +80,7 @@ class Program:
     steps_per_epoch: int | None = None
     draws: DrawPlan | None = None
     summarise: Summary = mean_per_step
+    measures_state: bool = False  # on the training data, once the posterior is known
     posterior_trees: int = 2  # params-sized trees in the file of a replica's posterior
 
 

@@ -34,17 +34,18 @@ def bytes_needed(
     shapes: PyTree,
     states: PyTree,
     records: Mapping[str, np.dtype],
+    running: PyTree | None = None,
 ) -> dict[Path, int]:
     """What the tensors in each file take in addition to what is on disk already."""
     needed: dict[Path, int] = {}
-    weights = _bytes(shapes)
+    weights, statistics = _bytes(shapes), _bytes(running)
     if files.checkpoint is not None:
         # The old checkpoint is kept until the new one is complete.
         needed[files.checkpoint] = _bytes(states) * (1 if files.checkpoint.exists() else 2)
     if program.draws is None:
-        size = program.posterior_trees * weights * program.replicas
+        size = (program.posterior_trees * weights + statistics) * program.replicas
         return needed | dict.fromkeys(files.outs(), size)
-    one_draw = weights + 4 + sum(dtype.itemsize for dtype in records.values())
+    one_draw = weights + statistics + 4 + sum(dtype.itemsize for dtype in records.values())
     draws = program.replicas * program.draws.per_replica
     for run in range(files.runs or 1):
         path = files.draws(run)

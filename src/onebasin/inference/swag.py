@@ -41,6 +41,7 @@ class SWAGState(NamedTuple):
     params: PyTree
     optimiser: optax.OptState
     collected: Collected
+    state: PyTree | None = None
 
 
 def build(problem: Problem, method: SWAG) -> Program:
@@ -70,9 +71,8 @@ def build(problem: Problem, method: SWAG) -> Program:
         params = problem.init(subkey(key, "init"))
         zeros = jax.tree.map(jnp.zeros_like, params)
         rows = jax.tree.map(lambda p: jnp.zeros((method.rank, *p.shape), p.dtype), params)
-        return SWAGState(
-            params, optimiser.init(params), Collected(jnp.int32(0), zeros, zeros, rows)
-        )
+        nothing = Collected(jnp.int32(0), zeros, zeros, rows)
+        return SWAGState(params, optimiser.init(params), nothing, problem.state)
 
     def collect(so_far: Collected, params: PyTree) -> Collected:
         count = so_far.times + 1
@@ -86,7 +86,8 @@ def build(problem: Problem, method: SWAG) -> Program:
 
     def step(state: SWAGState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[SWAGState, Info]:
         (batch,) = batches.take(data, key, t)
-        (_, info), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, batch)
+        batch = batch._replace(state=state.state)
+        (_, (info, after)), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, batch)
         update, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
         params = descend(state.params, update, rate(t))
         since = t + 1 - first
@@ -94,7 +95,7 @@ def build(problem: Problem, method: SWAG) -> Program:
         so_far = jax.lax.cond(
             due, lambda: collect(state.collected, params), lambda: state.collected
         )
-        return SWAGState(params, optimiser_state, so_far), info
+        return SWAGState(params, optimiser_state, so_far, after), info
 
     def finish(states: SWAGState) -> LowRank:
         return gaussian(take_entry(states.collected, 0))
@@ -106,6 +107,7 @@ def build(problem: Problem, method: SWAG) -> Program:
         init=init,
         step=step,
         finish=finish,
+        measures_state=True,
         posterior_trees=2 + method.rank,
         seconds_per_step=seconds_per_step(
             3 * problem.flops * batches.size, num_parameters(problem.shapes)

@@ -49,6 +49,7 @@ class VIState(NamedTuple):
 
     params: Variational
     optimiser: optax.OptState
+    state: PyTree | None = None
 
 
 def build(problem: Problem, method: VI) -> Program:
@@ -62,7 +63,7 @@ def build(problem: Problem, method: VI) -> Program:
         mean = problem.init(subkey(key, "init"))
         log_std = jax.tree.map(lambda m: jnp.full_like(m, jnp.log(method.initial_std)), mean)
         params = Variational(mean, log_std)
-        return VIState(params, optimiser.init(params))
+        return VIState(params, optimiser.init(params), problem.state)
 
     def params_after(state: VIState, t: int | jax.Array) -> Variational:
         """The parameters after step t; the direction is zero before the first step."""
@@ -72,14 +73,17 @@ def build(problem: Problem, method: VI) -> Program:
     def step(state: VIState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[VIState, Info]:
         params = params_after(state, t - 1)
         parts = batches.take(data, key, t, parts=halves)
+        parts = [part._replace(state=state.state) for part in parts]
         noise_key = jax.random.fold_in(subkey(key, "noise"), t)
-        info, gradient = elbo_gradient(problem, method, params, parts, key=noise_key)
-        return VIState(params, optimiser.update(gradient, state.optimiser, params)[1]), info
+        info, gradient, after = elbo_gradient(problem, method, params, parts, key=noise_key)
+        _, optimiser_state = optimiser.update(gradient, state.optimiser, params)
+        return VIState(params, optimiser_state, after), info
 
     def finish(states: VIState) -> MeanField:
         last = method.epochs * batches.per_epoch - 1
-        mean, log_std = params_after(take_entry(states, 0), last)
-        return MeanField(mean, jax.tree.map(jnp.exp, log_std))
+        own = take_entry(states, 0)
+        mean, log_std = params_after(own, last)
+        return MeanField(mean, jax.tree.map(jnp.exp, log_std), jax.tree.map(jnp.asarray, own.state))
 
     flops = 3 * problem.flops * batches.size * method.num_samples
     return batches.program(problem, method)(
@@ -99,14 +103,17 @@ def build(problem: Problem, method: VI) -> Program:
 
 def elbo_gradient(
     problem: Problem, method: VI, params: Variational, parts: Sequence[Batch], *, key: jax.Array
-) -> tuple[Info, Variational]:
+) -> tuple[Info, Variational, PyTree | None]:
     """The loss per example with new noise (`loss` of the first result), and its gradient.
+
+    The third result are the running statistics after the batch, if the network has any.
 
     Args:
       problem: the likelihood and the prior.
       method: the number of samples and the form of the KL.
       params: where the gradient is taken.
-      parts: the batch, or its two halves, of which the second uses the mirrored noise.
+      parts: the batch, or its two halves, of which the second uses the mirrored noise. Running
+        statistics are updated by one half after the other.
       key: random key of the noise.
 
     Randomness enters through θ = m ± d with d = s ε. With g± the gradients at the two points, the
@@ -118,46 +125,47 @@ def elbo_gradient(
     scale = 1 / (sum(len(part.x) for part in parts) * method.num_samples)
     share = 1 / (len(parts) * method.num_samples)
 
-    def loss_at(theta: PyTree, part: Batch) -> tuple[jax.Array, Info]:
-        log_likelihood, aux = problem.summed_log_likelihood(theta, part)
+    def loss_at(theta: PyTree, part: Batch) -> tuple[jax.Array, tuple[Info, PyTree | None]]:
+        log_likelihood, aux, state = problem.training_log_likelihood(theta, part)
         loss = -scale * log_likelihood
         if method.kl == "monte-carlo":
             kl = log_ratio(problem, params, theta) / examples
             aux = {**aux, "kl": kl}
             loss = loss + share * kl
-        return loss, aux
+        return loss, (aux, state)
 
     gradient_at = jax.value_and_grad(loss_at, has_aux=True)
 
-    def one(sample_key: jax.Array) -> tuple[jax.Array, Info, Variational]:
+    def one(sample_key: jax.Array) -> tuple[jax.Array, tuple[Info, PyTree | None], Variational]:
         noise = fast_normal_like(params.mean, key=sample_key)
         theta = jax.tree.map(lambda m, r, e: m + jnp.exp(r) * e, *params, noise)
-        (loss, aux), plus = gradient_at(theta, parts[0])
+        (loss, (aux, state)), plus = gradient_at(theta, parts[0])
         if len(parts) == 1:
             log_std = jax.tree.map(lambda g, t, m: g * (t - m), plus, theta, params.mean)
-            return loss, aux, Variational(plus, log_std)
+            return loss, (aux, state), Variational(plus, log_std)
         # The halves must run one after the other: in parallel each would hold its own weights. XLA
         # respects the dependence on 0 × the first loss (on CPU it drops optimisation barriers).
         theta = jax.tree.map(lambda m, t: (2 + 0 * loss) * m - t, params.mean, theta)
-        (other_loss, other_aux), minus = gradient_at(theta, parts[1])
+        second = parts[1]._replace(state=state)
+        (other_loss, (other_aux, state)), minus = gradient_at(theta, second)
         log_std = jax.tree.map(
             lambda p, n, m, t: (p - n) * (m - t), plus, minus, params.mean, theta
         )
         gradient = Variational(jax.tree.map(jnp.add, plus, minus), log_std)
         aux = jax.tree.map(lambda a, b: (a + b) / 2, aux, other_aux)
-        return loss + other_loss, aux, gradient
+        return loss + other_loss, (aux, state), gradient
 
     if method.num_samples == 1:
-        loss, info, gradient = one(key)
+        loss, (info, state), gradient = one(key)
     else:
-        losses, infos, gradients = jax.vmap(one)(jax.random.split(key, method.num_samples))
-        loss, info = losses.sum(), jax.tree.map(lambda a: a.mean(0), infos)
+        losses, found, gradients = jax.vmap(one)(jax.random.split(key, method.num_samples))
+        loss, (info, state) = losses.sum(), jax.tree.map(lambda a: a.mean(0), found)
         gradient = jax.tree.map(lambda a: a.sum(0), gradients)
     if method.kl == "analytic":
         kl, kl_gradient = jax.value_and_grad(lambda q: analytic_kl(problem, q) / examples)(params)
         loss, info = loss + kl, {**info, "kl": kl}
         gradient = jax.tree.map(jnp.add, gradient, kl_gradient)
-    return {"loss": loss, **info}, gradient
+    return {"loss": loss, **info}, gradient, state
 
 
 def analytic_kl(problem: Problem, params: Variational) -> jax.Array:

@@ -14,5 +14,8 @@ from onebasin.networks.network import Apply as Apply
 from onebasin.networks.network import Network as Network
 from onebasin.networks.network import NetworkLike as NetworkLike
 from onebasin.networks.network import apply_of as apply_of
+from onebasin.networks.network import forward as forward
 from onebasin.networks.pytorch import from_torch as from_torch
 from onebasin.networks.resnet import ResNet20 as ResNet20
+from onebasin.networks.running import RunningStatistics as RunningStatistics
+from onebasin.networks.running import inference_arguments as inference_arguments

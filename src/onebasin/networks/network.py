@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
+from onebasin.networks.running import RunningStatistics
 from onebasin.trees import PyTree, check_same_shapes, num_parameters, shapes_by_path
 
 Apply: TypeAlias = Callable[..., jax.Array]
@@ -40,6 +41,7 @@ class Network:
         these params; the adapters set it.
       fill: `fill(module, restored)` writes what `restore` gave into a module that holds its own
         weights; set by `networks.from_torch`.
+      running: how the running statistics are updated and measured; the adapters set it.
 
     >>> import jax.numpy as jnp, onebasin as ob
     >>> ob.Network(lambda params, x: x @ params["w"], {"w": jnp.ones((3, 2))})
@@ -51,6 +53,7 @@ class Network:
     state: PyTree | None = None
     restore: Callable[[PyTree, PyTree | None], Any] | None = field(default=None, repr=False)
     fill: Callable[[Any, Any], Any] | None = field(default=None, repr=False)
+    running: RunningStatistics | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         running = (

@@ -234,9 +234,9 @@ def _describe_posterior(posterior: object, prefix: str, tensors: dict[str, Any])
     return {"kind": kind, "trees": {name: describe(tree) for name, tree in trees.items()}}
 
 
-def describe_samples(like: PyTree) -> dict[str, Any]:
+def describe_samples(like: PyTree, state: PyTree | None = None) -> dict[str, Any]:
     """The description of `Samples` of a params tree, before any draw exists."""
-    return {"kind": "Samples", "trees": {"draws": describe(like), "state": None}}
+    return {"kind": "Samples", "trees": {"draws": describe(like), "state": describe(state)}}
 
 
 def _build(
