@@ -124,6 +124,13 @@ class WithStatistics(nn.Module):
         return nn.BatchNorm(use_running_average=True)(nn.Dense(3)(x))
 
 
+class Counting(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        self.variable("counts", "calls", lambda: jnp.zeros(()))
+        return nn.Dense(3)(x)
+
+
 @pytest.mark.fast
 @pytest.mark.parametrize(
     ("make", "message"),
@@ -146,7 +153,11 @@ class WithStatistics(nn.Module):
             lambda: Problem(linear, init, (X, TARGETS), likelihood="gaussian"),
             "one output per target",
         ),
-        (lambda: Problem.from_network(WithStatistics(), (X, LABELS)), "batch_stats"),
+        (
+            lambda: Problem.from_network(WithStatistics(), (X, LABELS)),
+            "WithStatistics does not update its running statistics",
+        ),
+        (lambda: Problem.from_network(Counting(), (X, LABELS)), "state besides its params .counts"),
         (
             lambda: Problem.from_network(object(), (X, LABELS)),  # pyright: ignore[reportArgumentType]
             "object is not a Flax Linen module",
@@ -159,9 +170,9 @@ def test_what_a_problem_refuses(make, message):
 
 
 @pytest.mark.fast
-def test_a_network_with_state_is_refused():
+def test_a_network_whose_state_cannot_be_updated_is_refused():
     net = Network(lambda p, x, state: linear(p, x), PARAMS, {"mean": np.zeros(3)})
-    with pytest.raises(ValueError, match="the network keeps state besides its params"):
+    with pytest.raises(ValueError, match="has both state and running"):
         Problem.from_network(net, (X, LABELS))
 
 

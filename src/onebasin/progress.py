@@ -4,12 +4,13 @@ Every function that may take more than two seconds has an argument `progress`: a
 function that is called with the name of the task, the number of steps done, and their total.
 """
 
+import math
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -22,6 +23,8 @@ Progress: TypeAlias = ProgressStyle | Callback
 
 DELAY = 2.0  # seconds before the first output, unless there are figures to show
 INTERVAL = 5.0  # seconds between two plain lines
+REDRAW = 0.2  # seconds between two pictures of a bar in a notebook
+BESIDE = 25  # columns of a bar, the time left, and the spaces
 
 
 class Reporter:
@@ -38,6 +41,9 @@ class Reporter:
         del figures
         if self.callback is not None:
             self.callback(what, done, total)
+
+    def note(self, text: str) -> None:
+        """Say something that the user should know; silent here, as a function has no words."""
 
     def close(self) -> None:
         """Restore the terminal."""
@@ -83,8 +89,10 @@ def clock(seconds: float) -> str:
 
 
 def _styled(style: ProgressStyle) -> Reporter:
+    if style in ("auto", "bar") and _in_notebook():
+        return _NotebookBar()
     if style == "auto":
-        style = "bar" if sys.stderr.isatty() or _in_notebook() else "plain"
+        style = "bar" if sys.stderr.isatty() else "plain"
     return {"bar": _Bar, "plain": _Lines, "silent": Reporter}[style]()
 
 
@@ -113,9 +121,12 @@ class _Lines(Reporter):
         width = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(line)
         print(line[:width], file=sys.stderr, flush=True)
 
+    def note(self, text: str) -> None:
+        print(f"note: {text}", file=sys.stderr, flush=True)
+
 
 class _Bar(Reporter):
-    """A progress bar of Rich, also in notebooks; one task at a time."""
+    """A progress bar of Rich; one task at a time."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -128,16 +139,64 @@ class _Bar(Reporter):
             if not figures and time.monotonic() - self.began < DELAY:
                 return
             self.bar = _rich_bar()
-            self.bar.start()
+            self.show(self.bar)
         if self.task is None or what != self.what:
             if self.task is not None:
                 self.bar.remove_task(self.task)
             self.what, self.task = what, self.bar.add_task(what, total=total, figures="")
-        self.bar.update(self.task, completed=done, total=total, figures=figures)
+        room = self.bar.console.width - len(what) - 2 * len(str(total)) - BESIDE
+        self.bar.update(self.task, completed=done, total=total, figures=fitting(figures, room))
+        self.refresh(self.bar)
+
+    def show(self, bar: "RichProgress") -> None:
+        bar.start()
+
+    def refresh(self, bar: "RichProgress") -> None:
+        """Nothing: on a terminal Rich draws ten times a second."""
+
+    def note(self, text: str) -> None:
+        self.close()
+        print(f"note: {text}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+class _NotebookBar(_Bar):
+    """The same bar as an output of a cell, which is replaced; it needs no widgets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handle: Any = None
+        self.drawn = -math.inf
+
+    def show(self, bar: "RichProgress") -> None:
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+        self.handle = display(bar.get_renderable(), display_id=True)
+
+    def refresh(self, bar: "RichProgress") -> None:
+        now = time.monotonic()
+        if bar.finished or now - self.drawn >= REDRAW:
+            self.drawn = now
+            self.handle.update(bar.get_renderable())
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.handle.update(self.bar.get_renderable())
+
+
+def fitting(figures: str, room: int) -> str:
+    """As many of the figures, which two spaces separate, as have room.
+
+    >>> fitting("loss 0.51  nll 0.402  accuracy 93%", 22)
+    'loss 0.51  nll 0.402'
+    """
+    kept = figures
+    while len(kept) > room:
+        kept = kept.rpartition("  ")[0]
+    return kept
 
 
 def _rich_bar() -> "RichProgress":
@@ -145,13 +204,13 @@ def _rich_bar() -> "RichProgress":
     from rich.console import Console
     from rich.table import Column
 
-    # A narrow terminal cuts the last column: the figures, not the time.
+    # What is done and the time left keep their room; the figures are cut to what remains.
+    whole: Any = {"table_column": Column(no_wrap=True)}
     return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.MofNCompleteColumn(),
-        progress.TimeRemainingColumn(),
-        progress.BarColumn(bar_width=12),
-        progress.TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, ratio=1)),
+        progress.TextColumn("{task.description}", **whole),
+        progress.MofNCompleteColumn(**whole),
+        progress.TimeRemainingColumn(**whole),
+        progress.BarColumn(bar_width=12, table_column=Column(ratio=1, max_width=12)),
+        progress.TextColumn("{task.fields[figures]}", **whole),
         console=Console(stderr=True),
-        expand=True,
     )

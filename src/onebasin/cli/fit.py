@@ -280,9 +280,10 @@ def _report(config: FitConfig, result: "FitResult") -> None:
         name: value for name, value in result.stats.items() if isinstance(value, int | float | str)
     }
     summary = {"method": method, "out": str(result.path), **stats, "last": last}
+    summary |= {"notes": list(result.notes)}
     words = [f"{method} → {result.path}"]
-    if figures := figures_of(last):
-        words.append(figures)
+    if closing := result.summary or figures_of(last):
+        words.append(closing)
     if "seconds" in stats:  # not if the fit had ended before
         words.append(f"{stats['seconds']:.1f} s")
     shared.print_result(summary, words, as_json=config.setting.json)

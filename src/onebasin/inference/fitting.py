@@ -1,7 +1,6 @@
 """`fit`: one loop that runs every method."""
 
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from onebasin.inference import (
     vi,
 )
 from onebasin.inference.checkpoint import check_same_fit, read_checkpoint, write_checkpoint
+from onebasin.inference.closing import advice, closing_words
 from onebasin.inference.diagnostics import (
     chain_statistics,
     loss_after_measuring,
@@ -86,12 +86,6 @@ OF_THIS_TIME = (
     *("seconds", "compile_seconds", "memory", "devices", "chunk_steps"),
     *("steps_this_time", "resumed_from"),
 )
-NOTICEABLE = 0.05  # nats per example
-HELD_APART = (
-    "measuring the running statistics of the draws raised the loss per example by {:.3g} nats: the "
-    "chains held statistics unlike those of their draws; give mode_epochs, or start from a trained "
-    "network whose statistics refresh_state has measured"
-)
 BUILDERS: dict[type[Method], Callable[[Problem, Any], Program]] = {
     VI: vi.build,
     IVON: ivon.build,
@@ -145,7 +139,24 @@ class FitResult(Generic[PosteriorT]):
 
     def __repr__(self) -> str:
         where = "" if self.path is None else f", {str(self.path)!r}"
-        return f"FitResult({type(self.method).__name__}, {self.posterior!r}{where})"
+        words = self.summary
+        return f"FitResult({type(self.method).__name__}, {self.posterior!r}{where})" + (
+            f"\n{words}" if words else ""
+        )
+
+    @property
+    def summary(self) -> str:
+        """R-hat, ESS, acceptance and divergences of chains on one line; empty for other fits."""
+        return closing_words(self.stats, self._draws)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the fit should not have ended with, each in a sentence with its remedy."""
+        return advice(self.stats, self._draws)
+
+    @property
+    def _draws(self) -> int:
+        return getattr(self.posterior, "num_draws", 0)
 
 
 class FitOptions(TypedDict, total=False):
@@ -276,6 +287,8 @@ def fit(
             work = _Fit(problem, method, program, key, files, config, resume, chunk_steps)
             with reporting(progress) as report:
                 results = work.run(report, checkpoint_interval)
+                for note in dict.fromkeys(note for result in results for note in result.notes):
+                    report.note(note)
     return results if runs is not None else results[0]
 
 
@@ -477,8 +490,6 @@ class _Fit:
                 if self.problem.running is not None:
                     rise = loss_after_measuring(self.problem, posterior, run_stats)
                     run_stats["loss_change_of_state"] = rise
-                    if rise > NOTICEABLE:
-                        warnings.warn(HELD_APART.format(rise), stacklevel=4)
             history = [row_of_run(row, run, self.runs) for row in self.history]
             path = outs[run] if outs else None
             if path is not None:

@@ -77,6 +77,7 @@ def find_symmetry(
     if isinstance(network, Problem):
         params = network.shapes if params is None else params
         x = network.x[:2] if x is None else x
+        state = network.state if state is None else state
     if params is None or x is None:
         raise ValueError(
             "the params or the inputs of the network are missing; give find_symmetry both, as "
