@@ -86,6 +86,7 @@ OF_THIS_TIME = (
     *("seconds", "compile_seconds", "memory", "devices", "chunk_steps"),
     *("steps_this_time", "resumed_from"),
 )
+WITHOUT_STATISTICS = (Laplace,)
 BUILDERS: dict[type[Method], Callable[[Problem, Any], Program]] = {
     VI: vi.build,
     IVON: ivon.build,
@@ -276,6 +277,11 @@ def fit(
     }
     results = _finished_results(files, config, problem, method) if resume else None
     if results is None:
+        if problem.running is not None and isinstance(method, WITHOUT_STATISTICS):
+            raise ValueError(
+                f"{type(method).__name__} does not take networks with running statistics; fit them "
+                "with MAP, Ensemble, VI, IVON, SWAG or chains"
+            )
         # Before any file is touched: this may raise.
         program = BUILDERS[type(method)](problem, method)
         with files.locked():

@@ -395,7 +395,7 @@ def _network(
     """The network of `call`, which takes a state only if there is one."""
     if state is None:
         return Network(lambda params, x: call(params, x, None), params, None, restore)
-    return Network(call, params, state, restore, running)
+    return Network(call, params, state, restore, running=running)
 
 
 def _plain(tree: Any) -> Any:
