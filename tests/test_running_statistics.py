@@ -1,5 +1,7 @@
 """Networks with running statistics: fitted by momentum or held, and measured anew."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -287,7 +289,7 @@ def test_members_of_an_ensemble_have_their_own_statistics():
 def test_chains_hold_the_statistics_and_measure_them_afterwards(tmp_path):
     network = linen()
     state = refresh_state(network.params, network, X, progress="silent")
-    network = Network(network.apply, network.params, state, network.restore, network.running)
+    network = replace(network, state=state)
     problem = Problem.from_network(network, (X, Y))
     method = HMC(draws=6, warmup=4, chains=2, leapfrog_steps=3, data_chunk=15, step_size=1e-3)
     result = fit(problem, method, out=tmp_path / "q.st", **QUIET)
