@@ -53,6 +53,7 @@ from onebasin.inference.methods import (
     VI,
     AdjustedMCLMC,
     Ensemble,
+    FullBatchMethod,
     Laplace,
     LowRankMethod,
     MeanFieldMethod,
@@ -493,7 +494,7 @@ class _Fit:
                 self.stores[run].put_state(posterior.state)
                 records = self.stores[run].statistics()
                 run_stats |= chain_statistics(self.problem, posterior, records)
-                if self.problem.running is not None:
+                if self.problem.running is not None and isinstance(self.method, FullBatchMethod):
                     rise = loss_after_measuring(self.problem, posterior, run_stats)
                     run_stats["loss_change_of_state"] = rise
             history = [row_of_run(row, run, self.runs) for row in self.history]

@@ -39,6 +39,7 @@ class LangevinState(NamedTuple):
     params: PyTree
     momentum: PyTree
     records: dict[str, jax.Array]
+    state: PyTree | None = None
 
 
 def build(problem: Problem, method: SGLD | SGHMC) -> Program:
@@ -55,15 +56,18 @@ def build(problem: Problem, method: SGLD | SGHMC) -> Program:
         params = problem.init(subkey(key, "init"))
         zero = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
         if isinstance(method, SGLD):
-            return LangevinState(params, (), {"log_density": zero})
+            return LangevinState(params, (), {"log_density": zero}, problem.state)
         still = jax.tree.map(jnp.zeros_like, params)
-        return LangevinState(params, still, {"log_density": zero, "kinetic_temperature": zero})
+        records = {"log_density": zero, "kinetic_temperature": zero}
+        return LangevinState(params, still, records, problem.state)
 
     def step(
         state: LangevinState, key: jax.Array, t: jax.Array, data: Batch
     ) -> tuple[LangevinState, Info]:
         (batch,) = batches.take(data, key, t)
-        (value, info), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, batch)
+        batch = batch._replace(state=state.state)
+        (value, aux), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, batch)
+        info, after = aux
         force: PyTree = jax.tree.map(lambda g: -examples * g, gradient)
         squared = method.learning_rate / examples
         temperature: Any = 1.0
@@ -93,7 +97,8 @@ def build(problem: Problem, method: SGLD | SGHMC) -> Program:
             mean_square = jax.tree.reduce(jnp.add, squares) / size
             records["kinetic_temperature"] = (1 - friction / 2) * mean_square
         records = {name: record.astype(value.dtype) for name, record in records.items()}
-        return LangevinState(params, momentum, records), info | {"step_size": jnp.sqrt(squared)}
+        info = info | {"step_size": jnp.sqrt(squared)}
+        return LangevinState(params, momentum, records, after), info
 
     last = method.draws - 1
     cycles, place = divmod(last, plan.per_cycle) if plan.cycle is not None else (0, last)
@@ -107,6 +112,7 @@ def build(problem: Problem, method: SGLD | SGHMC) -> Program:
         init=init,
         step=step,
         draws=plan,
+        measures_state=True,
         seconds_per_step=seconds_per_step(3 * problem.flops * batches.size, 2 * size),
         likely_cause=f"a learning rate of {method.learning_rate:g} that is too high",
     )
