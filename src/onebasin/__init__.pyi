@@ -53,6 +53,8 @@ from .inference.methods import AdjustedMCLMC as AdjustedMCLMC
 from .inference.methods import Ensemble as Ensemble
 from .inference.methods import Laplace as Laplace
 from .inference.refreshing import refresh_state as refresh_state
+from .merging import Merge as Merge
+from .merging import merge as merge
 from .networks import Network as Network
 from .paths import Path as Path
 from .paths import displacement as displacement

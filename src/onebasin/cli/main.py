@@ -32,6 +32,7 @@ COMMANDS = {
     "fit": Command("onebasin.cli.fit", "fit a posterior: vi, map, ensemble, hmc, nuts"),
     "symmetry": Command("onebasin.cli.symmetry", "find the permutation symmetries of a network"),
     "align": Command("onebasin.cli.align", "move posteriors into one basin"),
+    "merge": Command("onebasin.cli.merge", "average checkpoints in one basin"),
     "barrier": Command("onebasin.cli.barrier", "measure the loss along a path between two"),
     "compare": Command("onebasin.cli.compare", "compare the predictions of two posteriors"),
     "landscape": Command("onebasin.cli.landscape", "evaluate the loss on a plane of weights"),
