@@ -1,5 +1,7 @@
 """The gauge of scale-free units: which they are, and paths that keep their norms."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,10 @@ import pytest
 from flax import linen as nn
 
 import onebasin as ob
+from alignment_cases import gaussian, mlp_shapes
 from onebasin.alignment.norms import ScaleFree, find_scale_free, keep_norms
+from onebasin.cli import barrier
+from onebasin.networks import MLP, to_config
 from onebasin.networks.convolution import Conv
 from onebasin.networks.normalisation import FilterResponseNorm
 
@@ -167,3 +172,25 @@ def test_permutations_are_learned_on_the_norm_keeping_path(pair):
     kept, plain = run(True), run(False)
     assert kept.starts[0].score != plain.starts[0].score
     assert kept.score >= kept.starts[0].score
+
+
+def test_the_command_measures_the_norm_keeping_path(tmp_path, capsys):
+    """On a network without normalisation it is the geodesic, and the note says so."""
+    config = to_config(MLP(widths=(4,), num_classes=10), input_shape=(8, 8, 1))
+    first, second = (
+        ob.save(
+            tmp_path / f"{seed}.safetensors",
+            gaussian(mlp_shapes((4,), inputs=64, outputs=10), seed),
+            network=config,
+        )
+        for seed in (0, 1)
+    )
+    barrier.run(
+        barrier.Barrier(
+            first, second, path="norm-keeping", json=True, limit=20, points=3, num_samples=2
+        )
+    )
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert found["path"] == "norm-keeping geodesic"
+    assert "no unit is followed by a normalisation" in found["note"]
+    assert found["barrier"] == found["plain"]["barrier"]

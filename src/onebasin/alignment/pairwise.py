@@ -33,7 +33,7 @@ from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositi
 Start: TypeAlias = StartName | Permutation | AlignmentObjective
 """A name, a permutation, or an objective whose optimum is the start."""
 AlignableT = TypeVar("AlignableT")
-SEEN = 500  # examples on which units are compared before the permutation is learned
+SEEN = 2000  # examples on which units are compared before the permutation is learned
 RESTARTS = 3  # of the default search, where groups nest deeply
 SHAKEN = 0.3  # the share of the units of every group that a shaken start moves
 

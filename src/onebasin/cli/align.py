@@ -56,6 +56,9 @@ class Align(shared.SeededOptions, shared.OverwriteOption):
     """Number of these training examples; by default 1,000, and all of them for path-loss."""
     steps: int = 300
     """Gradient steps of path-loss."""
+    keep_norms: bool = False
+    """With path-loss, learn on the path on which units before a normalisation keep the norm of
+    their mean (see barrier --path norm-keeping)."""
     time_limit: float | None = None
     """Seconds after which path-loss stops with the best permutation so far."""
     starts: tuple[StartName, ...] = ("auto",)
@@ -143,8 +146,9 @@ def _check_options(config: Align) -> None:
     elif config.data is None:
         does = "learns" if config.objective == "path-loss" else "compares units"
         raise ValueError(f"{name} {does} on data; name a data set with --data")
-    if config.objective != "path-loss" and config.time_limit is not None:
-        raise ValueError(f"--time-limit is for --objective path-loss; drop it for {name}")
+    if config.objective != "path-loss" and (config.time_limit is not None or config.keep_norms):
+        option = "--keep-norms" if config.keep_norms else "--time-limit"
+        raise ValueError(f"{option} is for --objective path-loss; drop it for {name}")
 
 
 def _objective(config: Align, network: "DescribedNetwork") -> "ObjectiveLike | PathLoss":
@@ -156,8 +160,14 @@ def _objective(config: Align, network: "DescribedNetwork") -> "ObjectiveLike | P
 
         train = data.train.first(config.examples)
         judged = min(JUDGED, len(train.x) // 2)
-        limits = {"steps": config.steps, "time_limit": config.time_limit}
-        return PathLoss(network, train, judged=judged, **limits)
+        return PathLoss(
+            network,
+            train,
+            judged=judged,
+            steps=config.steps,
+            keep_norms=config.keep_norms,
+            time_limit=config.time_limit,
+        )
     from onebasin.alignment.activations import objective_on
 
     images = data.train.x[: config.examples or shared.MATCHED]

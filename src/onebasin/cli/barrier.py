@@ -37,8 +37,9 @@ class Barrier(shared.SeededOptions, shared.FigureOption):
     """Use only the first LIMIT examples of each split."""
     align: ObjectiveName | None = None
     """Also align q1 to q0 by this objective (those on data use 1,000 training examples)."""
-    path: Literal["geodesic", "mixture"] = "geodesic"
-    """The Wasserstein geodesic, or the mixture of both posteriors."""
+    path: Literal["geodesic", "norm-keeping", "mixture"] = "geodesic"
+    """The Wasserstein geodesic, the one on which units before a normalisation keep the norm of
+    their mean (reported beside the first), or the mixture of both posteriors."""
     repair: bool = False
     """Also restore the mean and std of each hidden unit along the path; both are reported."""
     repair_examples: int = 1000
@@ -52,12 +53,13 @@ class Barrier(shared.SeededOptions, shared.FigureOption):
 
 
 COMMAND = Barrier
+TRIED = 8  # training examples on which it is tried which units are scale-free
 
 
 def run(config: Barrier) -> None:
     """Profile the path on each split, before and after alignment; draw and report."""
     shared.check_figure(config.figure)
-    if config.repair and config.path != "geodesic":
+    if config.repair and config.path == "mixture":
         raise ValueError("only a geodesic is repaired; drop --repair or take --path geodesic")
     if config.repair_examples < 2:
         raise ValueError(f"--repair-examples is {config.repair_examples}; give at least two")
@@ -100,14 +102,18 @@ def _profiles(
     import jax
 
     from onebasin.evaluation import profile
-    from onebasin.paths import geodesic, mixture_path, repair
+    from onebasin.paths import geodesic, keep_norms, mixture_path, repair
 
     q0, network = opened.posteriors[0], opened.network
     found = {}
     for name, q1 in ends.items():
-        path = mixture_path(q0, q1) if config.path == "mixture" else geodesic(q0, q1)
-        if config.repair:
-            path = repair(geodesic(q0, q1), network, data.train.x[: config.repair_examples])
+        path = mixture_path(q0, q1)
+        if config.path != "mixture":
+            path = geodesic(q0, q1)
+            if config.path == "norm-keeping":
+                path = keep_norms(path, network, data.train.x[:TRIED])
+            if config.repair:
+                path = repair(path, network, data.train.x[: config.repair_examples])
         for split in config.split:
             found[split, name] = profile(
                 path,

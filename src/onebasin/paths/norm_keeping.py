@@ -59,7 +59,8 @@ class NormKeepingPath(Generic[PosteriorT]):
 
     @property
     def note(self) -> str:
-        return self.path.note
+        none = "" if self.kept else "no unit is followed by a normalisation, so no norm is kept"
+        return "; ".join(part for part in (self.path.note, none) if part)
 
     @property
     def deterministic(self) -> bool:
