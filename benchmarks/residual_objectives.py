@@ -35,11 +35,13 @@ def measure(name: str, cache: Path) -> dict[str, Any]:
     (q0, q1), symmetry = pair.posteriors, pair.symmetry
     images = problem.x[:IMAGES]
     rows = {"as fitted": _row(problem, q0, q1)}
+    # Correlations after the nonlinearity alone, as recorded; learned_alignment.py has all sites.
+    by = {way: objective_on(way, problem.apply, images, sites="after") for way in OBJECTIVES}
     aligned = {
-        way: align(q1, to=q0, symmetry=symmetry, objective=objective_on(way, problem.apply, images))
-        for way in OBJECTIVES
+        way: align(q1, to=q0, symmetry=symmetry, objective=objective)
+        for way, objective in by.items()
     }
-    correlations = Activations(problem.apply, images, correlation=True)
+    correlations = Activations(problem.apply, images, correlation=True, sites="after")
     aligned["w2 from correlations"] = align(q1, to=q0, symmetry=symmetry, starts=correlations)
     for way, found in aligned.items():
         rows[way] = _row(problem, q0, found.posterior)

@@ -23,8 +23,15 @@ OPENING = re.compile(r"<!-- results:([\w-]+) -->")
 TEST_DATA = ", test data"
 OBJECTIVES = {
     "activations": "`Activations(network, x)`",
-    "correlations": "`Activations(network, x, correlation=True)`",
+    "correlations": "`Activations(network, x, correlation=True, sites='after')`",
     "w2 from correlations": "`w2`, started from the result of correlations",
+}
+WAYS = {
+    "w2": "`w2`",
+    "after": "correlations after the nonlinearity",
+    "all sites": "correlations at all sites",
+    "learned": "learned on the geodesic",
+    "learned, norms kept": "learned on the norm-keeping path",
 }
 FAMILIES = {"mlp": "MLP", "resnet": "ResNet20"}
 
@@ -140,6 +147,27 @@ def residual_objectives(records: Records) -> str:
     return markdown(heads, rows)
 
 
+def learned_alignment(records: Records) -> str:
+    """Barriers by the way of alignment and the path, pair by pair."""
+    rows = []
+    for name, pair in records["learned_alignment"].items():
+        network, _, runs = name.partition(":")
+        which = f"{_network(network)}, fits {runs.replace('-', ' and ')}" if runs else network
+        for way, label in {"as fitted": "nothing", **WAYS}.items():
+            row = pair["rows"].get(way)
+            if row is None:
+                continue
+            paths = [row.get(path) for path in ("plain", "repaired", "norms kept", "both")]
+            cells = ["–" if p is None else f"{p['barrier']:.2f} ± {p['stderr']:.2f}" for p in paths]
+            seconds = f"{row['cpu_seconds']:.0f}" if "cpu_seconds" in row else "–"
+            noise = f"{row['plain']['mean_network']:.2f}"
+            lowest = f"{row['plain']['lowest_accuracy']:.1%}"
+            rows.append([which, label, cells[0], noise, lowest, *cells[1:], seconds])
+    heads = ["pair", "aligned by", "geodesic", "of the mean networks", "lowest accuracy"]
+    heads += ["repaired", "norms kept", "norms kept and repaired", "processor seconds"]
+    return markdown(heads, rows)
+
+
 def alignment_speed(records: Records) -> str:
     """Seconds of one alignment: the published algorithm written plainly, and the default."""
     rows = []
@@ -193,6 +221,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "barriers-mnist": barriers_mnist,
     "compact": compact,
     "residual-objectives": residual_objectives,
+    "learned-alignment": learned_alignment,
     "alignment-speed": alignment_speed,
     "verdicts": verdicts,
 }

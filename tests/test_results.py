@@ -33,6 +33,10 @@ def test_the_readme_shows_its_table():
 BARRIERS = ["path", "barrier, nats", "accuracy at the ends", "lowest accuracy on the path"]
 
 
+def path_barrier(barrier, stderr):
+    return {"barrier": barrier, "stderr": stderr, "mean_network": 1.0, "lowest_accuracy": 0.25}
+
+
 def path_rows(first, second, *names):
     """Rows of a table of barriers, with cells that tell them apart."""
     return [[name, f"{name} {first}", f"{name} {second}", "low"] for name in names]
@@ -93,6 +97,22 @@ def planted(tmp_path):
                 }
             },
         },
+        "learned_alignment": {
+            "resnet16:0-1": {
+                "rows": {
+                    "learned": {
+                        "plain": path_barrier(0.25, 0.012),
+                        "repaired": path_barrier(0.5, 0.02),
+                        "norms kept": path_barrier(0.12, 0.01),
+                        "cpu_seconds": 101.2,
+                    },
+                    "as fitted": {
+                        "plain": path_barrier(2.0, 0.012),
+                        "repaired": path_barrier(0.5, 0.02),
+                    },
+                }
+            }
+        },
         "alignment_speed": {
             "speed": [
                 {
@@ -140,7 +160,24 @@ EXPECTED = {
     "residual-objectives": [
         ["as fitted", "42.3", "2.00 ± 0.01", "0.50 ± 0.02"],
         ["`kl`", "42.3", "1.26 ± 0.01", "0.50 ± 0.02"],
-        ["`Activations(network, x, correlation=True)`", "42.3", "0.70 ± 0.01", "0.50 ± 0.02"],
+        [
+            "`Activations(network, x, correlation=True, sites='after')`",
+            "42.3",
+            "0.70 ± 0.01",
+            "0.50 ± 0.02",
+        ],
+    ],
+    "learned-alignment": [
+        [
+            "ResNet20, width 16, fits 0 and 1",
+            "nothing",
+            *("2.00 ± 0.01", "1.00", "25.0%", "0.50 ± 0.02", "–", "–", "–"),
+        ],
+        [
+            "ResNet20, width 16, fits 0 and 1",
+            "learned on the geodesic",
+            *("0.25 ± 0.01", "1.00", "25.0%", "0.50 ± 0.02", "0.12 ± 0.01", "–", "101"),
+        ],
     ],
     "alignment-speed": [
         ["MLP, width 2048", "`w2`", "335", "11.2", "30×"],
