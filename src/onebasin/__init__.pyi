@@ -21,6 +21,7 @@ from .data import load_dataset as load_dataset
 from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import diagnose as diagnose
 from .diagnosis import to_arviz as to_arviz
+from .evaluation import Evidence as Evidence
 from .evaluation import Landscape as Landscape
 from .evaluation import Predictive as Predictive
 from .evaluation import Profile as Profile
@@ -29,6 +30,7 @@ from .evaluation import accuracy as accuracy
 from .evaluation import agreement as agreement
 from .evaluation import calibration_error as calibration_error
 from .evaluation import landscape as landscape
+from .evaluation import log_evidence as log_evidence
 from .evaluation import nll as nll
 from .evaluation import plane_through as plane_through
 from .evaluation import predict as predict

@@ -1,6 +1,8 @@
 """Evaluating posteriors: predictives, profiles and barriers, measures, distances, landscapes."""
 
 from onebasin.evaluation.distances import wasserstein as wasserstein
+from onebasin.evaluation.evidence import Evidence as Evidence
+from onebasin.evaluation.evidence import log_evidence as log_evidence
 from onebasin.evaluation.landscapes import Landscape as Landscape
 from onebasin.evaluation.landscapes import landscape as landscape
 from onebasin.evaluation.landscapes import plane_through as plane_through

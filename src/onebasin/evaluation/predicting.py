@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from onebasin.evaluation.linearising import Linearised, mean_of
 from onebasin.evaluation.strata import each_draw, strata
 from onebasin.evaluation.streaming import cut, log_probabilities
 from onebasin.likelihoods import check_logits
@@ -68,6 +69,7 @@ class Options(TypedDict, total=False):
     num_samples: int
     batch_size: int | None
     common_noise: bool
+    linearised: bool
     progress: Progress
 
 
@@ -82,7 +84,7 @@ def predict(
 def predict(
     posterior: Posterior | Sequence[Posterior], network: NetworkLike, x: ArrayLike, *,
     key: jax.Array, num_samples: int = 128, batch_size: int | None = None,
-    common_noise: bool = True, progress: Progress = "auto",
+    common_noise: bool = True, linearised: bool = False, progress: Progress = "auto",
 ) -> np.ndarray | list[np.ndarray]:  # fmt: skip
     """Class probabilities [n, classes], averaged over draws of the posterior.
 
@@ -98,6 +100,8 @@ def predict(
       batch_size: rows run through the network at once; chosen by size if not given.
       common_noise: whether the posteriors of a list share their noise, so that it largely cancels
         in their differences.
+      linearised: use the network linearised in its weights at the mean of the posterior, for which
+        a Laplace approximation is made.
       progress: how to show progress, or a function of (what, done, total).
 
     >>> import jax, jax.numpy as jnp, onebasin as ob
@@ -108,7 +112,7 @@ def predict(
     """
     found = predictive(
         posterior, network, x, key=key, num_samples=num_samples, batch_size=batch_size,
-        common_noise=common_noise, progress=progress,
+        common_noise=common_noise, linearised=linearised, progress=progress,
     )  # fmt: skip
     return [one.probs for one in found] if isinstance(found, list) else found.probs
 
@@ -124,7 +128,7 @@ def predictive(
 def predictive(
     posterior: Posterior | Sequence[Posterior], network: NetworkLike, x: ArrayLike, *,
     key: jax.Array, num_samples: int = 128, batch_size: int | None = None,
-    common_noise: bool = True, progress: Progress = "auto",
+    common_noise: bool = True, linearised: bool = False, progress: Progress = "auto",
 ) -> Predictive | list[Predictive]:  # fmt: skip
     """The predictive distribution over classes, accumulated in log space.
 
@@ -134,7 +138,8 @@ def predictive(
     have their exact weights.
 
     Args:
-      posterior, network, x, key, num_samples, batch_size, common_noise, progress: as for `predict`.
+      posterior, network, x, key, num_samples, batch_size, common_noise, linearised, progress: as
+        for `predict`.
 
     >>> import jax, jax.numpy as jnp, onebasin as ob
     >>> q = ob.MeanField({"w": jnp.zeros((2, 3))}, {"w": jnp.ones((2, 3))})
@@ -157,14 +162,18 @@ def predictive(
                 )
             sources = strata(q, num_samples, key=own)
             params, state, _, _ = sources[0].ends(0)
-            blocks = cut(apply, params, state, x, lambda width: 12 * width + 16, batch_size)
+            mean = mean_of(q) if linearised else None
+            run = Linearised(apply) if linearised else apply
+            params = (mean, params) if linearised else params
+            blocks = cut(run, params, state, x, lambda width: 12 * width + 16, batch_size)
             check_logits((2, *blocks.outputs))
             count, done = sum(source.count for source in sources), 0
             log_probs, entropies = [], []
             for part, _, real in blocks:
                 total, entropy = None, jnp.zeros(blocks.rows)
                 for weight, params, state in each_draw(sources):
-                    log_p, one = log_probabilities(apply, params, state, part)
+                    params = (mean, params) if linearised else params
+                    log_p, one = log_probabilities(run, params, state, part)
                     total, entropy = _accumulate(total, entropy, log_p, one, weight)
                     done += 1
                     report("draws", done, count * len(blocks))
