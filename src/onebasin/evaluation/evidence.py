@@ -27,7 +27,12 @@ OVERLAP = 0.5  # between a posterior and its copy, from which on the two count a
 
 @dataclass(frozen=True)
 class Evidence:
-    """Estimates of the log evidence, in nats; made by `log_evidence`."""
+    """Estimates of the log evidence, in nats; made by `log_evidence`.
+
+    >>> import onebasin as ob
+    >>> ob.Evidence(elbo=-12.5, elbo_error=0.1, weighted=-12.1, laplace=-12.0).equivalent_modes
+    0.0
+    """
 
     elbo: float
     """E_q log w, a lower bound on the log evidence of the basin of q."""

@@ -146,8 +146,8 @@ class IVON(BatchMethod):
     Hessian's diagonal is both the step size and the variance. The posterior is a `MeanField`.
 
     >>> import onebasin as ob
-    >>> ob.IVON(epochs=30, learning_rate=0.1)
-    IVON(epochs=30, learning_rate=0.1)
+    >>> ob.IVON(epochs=30, learning_rate=0.05)
+    IVON(epochs=30, learning_rate=0.05)
     """
 
     epochs: int = 100
