@@ -18,6 +18,7 @@ from .compaction import compact as compact
 from .data import Dataset as Dataset
 from .data import Split as Split
 from .data import load_dataset as load_dataset
+from .data import read_dataset as read_dataset
 from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import diagnose as diagnose
 from .diagnosis import to_arviz as to_arviz

@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias, get_args
 DataName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100"]
 SplitName: TypeAlias = Literal["train", "test"]
 NetworkName: TypeAlias = Literal["mlp", "lenet", "resnet20"]
+Standardise: TypeAlias = Literal["auto", "features", "both", "none"]
+DeviceName: TypeAlias = Literal["cpu", "gpu", "tpu"]
 LikelihoodName: TypeAlias = Literal[
     "categorical", "bernoulli", "gaussian", "learned-noise", "heteroscedastic", "poisson"
 ]

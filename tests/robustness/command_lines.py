@@ -53,7 +53,7 @@ FOREIGN = ("missing.safetensors", "folder", "text.safetensors", "empty.safetenso
 # Options whose negative values make sense.
 SIGNED = {"seed", "draw"}
 # Options that name a file or folder to read, and those that name one to write.
-READ = {"to", "adopt"}
+READ = {"to", "adopt", "symmetry"}
 WRITTEN = {"out", "checkpoint", "history", "figure", "export_arviz", "output"}
 # Whole command lines that contradict themselves.
 CONTRADICTIONS = [
@@ -108,8 +108,55 @@ CONTRADICTIONS = [
     "verify",
     "demo --out text.safetensors",
     "data --root text.safetensors",
+    "data table.csv",
+    "data table.csv --target nothing",
+    "data table.csv --target words --likelihood gaussian",
+    "data table.csv --target a --drop b words",
+    "data table.csv --target whole",
+    "data table.csv --target b --test-share 2",
+    "data array.npy",
+    "data broken.csv --target b",
+    "data empty.npz",
+    "fit vi --out new.safetensors --data table.csv",
+    "fit vi --out new.safetensors --data table.csv --target b --drop words --limit 90",
+    "fit vi --out new.safetensors --data nothing.npz",
+    "fit vi --out new.safetensors --data digits --target b",
+    "fit vi --out new.safetensors --data digits --likelihood bernoulli",
+    "fit vi --out new.safetensors --noise-std 1",
+    "fit vi --out new.safetensors --network net.py",
+    "fit vi --out new.safetensors --network net.py:nothing",
+    "fit vi --out new.safetensors --network net.py:raises",
+    "fit vi --out new.safetensors --network net.py:needs",
+    "fit vi --out new.safetensors --network net.py:returns",
+    "fit vi --out new.safetensors --network broken.py:make",
+    "fit vi --out new.safetensors --network no.module:make",
+    "fit vi --out new.safetensors --network mlpp",
+    "symmetry net.py:make",
+    "symmetry other.json",
+    "symmetry mlp --out nowhere/new.json",
+    "prune bare.safetensors --out new.safetensors --data digits",
+    "align bare.safetensors --to bare.safetensors --out new.safetensors",
+    "align q1.safetensors --to q0.safetensors --out new.safetensors --symmetry other.json",
+    "align q1.safetensors --to q0.safetensors --out new.safetensors --network net.py:make",
+    "barrier q0.safetensors q1.safetensors --data table.csv --target b --drop words",
+    "compare bare.safetensors bare.safetensors --ood mnist",
+    "compare bare.safetensors bare.safetensors --align w2",
+    "compare q0.safetensors q1.safetensors --likelihood gaussian",
+    "data --device abacus",
+    "data --threads 0",
+    "fit vi --out new.safetensors --threads",
+    "fit vi --out new.safetensors --threads many",
     "data --root missing",
 ]
+
+NETWORKS = """
+def raises(): raise RuntimeError("no")
+def needs(width): ...
+def returns(): return 3
+def make():
+    from flax import linen as nn
+    return nn.Dense(7)
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +223,13 @@ def make_files(folder: Path) -> None:
     (folder / "folder").mkdir()
     (folder / "folder" / "q0.safetensors").write_bytes((folder / "q0.safetensors").read_bytes())
     np.save(folder / "array.npy", np.zeros(3))
+    ob.save(folder / "bare.safetensors", ob.load(folder / "q0.safetensors"))
+    (folder / "empty.npz").touch()
+    (folder / "broken.csv").write_text("a,b\n1\n")
+    rows = "".join(f"{i},{i / 2},word{i},{i}\n" for i in range(20))
+    (folder / "table.csv").write_text(f"a,b,words,whole\n{rows}")
+    (folder / "net.py").write_text(NETWORKS)
+    (folder / "broken.py").write_text("def make(:\n")
 
 
 def _fitted(path: Path, method: str, width: int, seed: int) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import tyro
 
 from onebasin.choices import (
-    DataName,
     DataObjective,
     LearnedObjective,
     ObjectiveName,
@@ -16,17 +15,17 @@ from onebasin.choices import (
     WeightObjective,
 )
 from onebasin.cli import align_checkpoints, shared
+from onebasin.cli.opening import MATCHED, Opened, open_posteriors
 
 if TYPE_CHECKING:
     from onebasin.alignment import PathLoss
     from onebasin.alignment.objective import ObjectiveLike
-    from onebasin.networks.described import DescribedNetwork
-    from onebasin.posterior import Header, Posterior
+    from onebasin.posterior import Posterior
     from onebasin.symmetry import Symmetry
 
 
 @dataclass(frozen=True)
-class Align(shared.SeededOptions, shared.OverwriteOption):
+class Align(shared.SeededOptions, shared.NetworkOptions, shared.OverwriteOption):
     """Move posterior files into the basin of another (--to), or all into one basin.
 
     With --to, every file is aligned to that one. Without it, two or more files, or the draws of
@@ -44,14 +43,13 @@ class Align(shared.SeededOptions, shared.OverwriteOption):
     """File to write, or a folder if there are several files."""
     to: Path | None = None
     """Posterior file to align them to."""
-    symmetry: Path | None = None
-    """File of a symmetry, for plain state_dicts."""
     objective: ObjectiveName | LearnedObjective = "w2"
     """Objective to minimise. Activations and correlations compare units on data (--data). path-loss
     learns the permutation on the loss of the path: slower, and the lowest barriers between residual
     networks."""
-    data: DataName | None = None
-    """Data set on whose training examples units are compared or permutations are learned."""
+    data: str | None = None
+    """Data set or data file on whose training examples units are compared or permutations are
+    learned."""
     examples: int | None = None
     """Number of these training examples; by default 1,000, and all of them for path-loss."""
     steps: int = 300
@@ -82,37 +80,30 @@ def run(config: Align) -> None:
     if align_checkpoints.are_checkpoints((*config.files, *([config.to] if config.to else []))):
         align_checkpoints.run(config, outs, _symmetry_of_checkpoints(config))
         return
-    headers = _checked_headers(config)
+    opened = _opened(config)
     with shared.writing(*outs.values()):
-        _align(config, outs, headers)
+        _align(config, outs, opened)
 
 
-def _align(config: Align, outs: dict[Path, Path], headers: "dict[Path, Header]") -> None:
-    from onebasin.networks.described import DescribedNetwork
-    from onebasin.symmetry import find_symmetry
-
-    first = config.files[0]
-    network = DescribedNetwork.from_config(
-        headers[first].network, first, headers[first].params_shapes()
-    )
-    objective = _objective(config, network)
-    symmetry = find_symmetry(network, network.shapes, network.x)
-    loaded = {path: shared.load_checked(path) for path in headers}
+def _align(config: Align, outs: dict[Path, Path], opened: Opened) -> None:
+    objective, symmetry = _objective(config, opened), opened.symmetry
+    loaded = dict(zip(opened.paths, opened.posteriors, strict=True))
     if config.to is None:
         whole, moved = _jointly(config, symmetry, loaded)
     else:
-        whole, moved = {"to": str(config.to)}, _to_one(config, objective, symmetry, loaded)
-    reports = []
-    for path, posterior, report, record in moved:
-        report = {"file": str(path), "out": str(outs[path]), **report}
+        whole, moved = {"to": str(config.to)}, list(_to_one(config, objective, symmetry, loaded))
+    reports = [
+        {"file": str(path), "out": str(outs[path]), **report} for path, _, report, _ in moved
+    ]
+    result = {"objective": config.objective, **whole, "files": reports}
+    lines = [_line(report, config.objective) for report in reports]
+    shared.print_result(result, "\n".join(lines), as_json=config.json)
+    headers = dict(zip(opened.paths, opened.headers, strict=True))
+    for (path, posterior, _, record), report in zip(moved, reports, strict=True):
         record = {"objective": config.objective, **report, **record}
         shared.write_posterior(
             outs[path], posterior, headers[path], overwrite=config.overwrite, alignment=record
         )
-        reports.append(report)
-    result = {"objective": config.objective, **whole, "files": reports}
-    lines = [_line(report, config.objective) for report in reports]
-    shared.print_result(result, "\n".join(lines), as_json=config.json)
 
 
 def _symmetry_of_checkpoints(config: Align) -> "Symmetry":
@@ -151,17 +142,17 @@ def _check_options(config: Align) -> None:
         raise ValueError(f"{option} is for --objective path-loss; drop it for {name}")
 
 
-def _objective(config: Align, network: "DescribedNetwork") -> "ObjectiveLike | PathLoss":
-    if config.data is None:
+def _objective(config: Align, opened: Opened) -> "ObjectiveLike | PathLoss":
+    if config.objective not in ON_DATA:
         return cast(WeightObjective, config.objective)
-    data = shared.open_data(config.data, config.root, network, config.files[0])
+    data = opened.data
     if config.objective == "path-loss":
         from onebasin.alignment import PathLoss
 
         train = data.train.first(config.examples)
         judged = min(JUDGED, len(train.x) // 2)
         return PathLoss(
-            network,
+            opened.problem,
             train,
             judged=judged,
             steps=config.steps,
@@ -170,8 +161,8 @@ def _objective(config: Align, network: "DescribedNetwork") -> "ObjectiveLike | P
         )
     from onebasin.alignment.activations import objective_on
 
-    images = data.train.x[: config.examples or shared.MATCHED]
-    return objective_on(config.objective, network, images)
+    x = data.train.x[: config.examples or MATCHED]
+    return objective_on(config.objective, opened.network, x)
 
 
 def _outputs(config: Align) -> dict[Path, Path]:
@@ -193,15 +184,13 @@ def _outputs(config: Align) -> dict[Path, Path]:
     return outs
 
 
-def _checked_headers(config: Align) -> "dict[Path, Header]":
-    """The headers of all files, refused if they are not of one network and kind."""
-    from onebasin.posterior import read_header
-    from onebasin.posterior.headers import check_same_network
-
-    paths = [*([config.to] if config.to else []), *config.files]
-    headers = {path: read_header(path) for path in paths}
-    check_same_network(headers)
-    (first, reference), *others = headers.items()
+def _opened(config: Align) -> Opened:
+    """All files, refused by their headers if they are not of one network and kind."""
+    first = [config.to] if config.to else []
+    # A file given twice is one file.
+    paths = dict.fromkeys([*first, *config.files])
+    opened = open_posteriors(config, *paths, same_network=True)
+    (first, reference), *others = zip(opened.paths, opened.headers, strict=True)
     for path, header in others:
         mixes_kinds = config.objective in ("log-density", *ON_DATA)
         if header.kind != reference.kind and not mixes_kinds:
@@ -209,11 +198,11 @@ def _checked_headers(config: Align) -> "dict[Path, Header]":
                 f"{path} is a {header.kind} and {first} a {reference.kind}; align posteriors of "
                 "one kind (compact makes a MeanField of Samples)"
             )
-    if config.to is None and len(paths) == 1 and reference.kind != "Samples":
+    if config.to is None and len(opened.paths) == 1 and reference.kind != "Samples":
         raise ValueError(
             f"there is nothing to align {first} to; name a target with --to, or more files"
         )
-    return headers
+    return opened
 
 
 # A file, the posterior moved, what is reported of it, and what only the file written records.

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from onebasin.choices import DataName, ObjectiveName, SplitName
+from onebasin.choices import ObjectiveName, SplitName
 from onebasin.cli import shared
+from onebasin.cli.opening import Opened, open_posteriors
 
 if TYPE_CHECKING:
-    from onebasin.data import Dataset
     from onebasin.evaluation import Profile
     from onebasin.posterior import Posterior
 
 
 @dataclass(frozen=True)
-class Barrier(shared.SeededOptions, shared.FigureOption):
+class Barrier(shared.SeededOptions, shared.NetworkOptions, shared.FigureOption):
     """Measure the barrier: how far the loss rises along a path between two posteriors.
 
     With --align, the path is measured both before and after alignment. The figure shows loss and
@@ -29,8 +29,8 @@ class Barrier(shared.SeededOptions, shared.FigureOption):
     """Posterior file at t = 0."""
     q1: Annotated[Path, tyro.conf.Positional]
     """Posterior file at t = 1."""
-    data: DataName = "digits"
-    """Data set on which the loss is measured."""
+    data: str | None = None
+    """Data set or data file on which the loss is measured; by default that of the fit."""
     split: tuple[SplitName, ...] = ("test",)
     """Measure on the training data, the test data, or both."""
     limit: int | None = None
@@ -65,27 +65,24 @@ def run(config: Barrier) -> None:
         raise ValueError(f"--repair-examples is {config.repair_examples}; give at least two")
     if not config.split:
         raise ValueError("name at least one split, test or train")
-    opened = shared.open_posteriors(config.q0, config.q1)
-    data = opened.data(config.data, config.root)
+    opened = open_posteriors(config, config.q0, config.q1)
+    data = opened.data
     ends = {"as fitted": opened.posteriors[1]}
     report, lines = None, []
     if config.align is not None:
-        moved, report = opened.align_second(config.align, data, config.seed)
+        moved, report = opened.align_second(config.align, config.seed)
         ends[f"aligned ({config.align})"] = moved
         lines.append(
             f"aligned by {config.align}: {report['distance_before']:.6g} → "
             f"{report['distance_after']:.6g}, {report['transpositions']} transpositions"
         )
-    found = _profiles(config, opened, data, ends)
-    from onebasin.figures.evaluation import profile_figure
-
+    found = _profiles(config, opened, ends)
     named = {f"{split}, {name}": profile for (split, name), profile in found.items()}
-    shared.write_figure(config.figure, lambda: profile_figure(named))
     lines += [f"{name}: {profile}" for name, profile in named.items()]
     result = {
         "q0": str(config.q0),
         "q1": str(config.q1),
-        "data": config.data,
+        "data": data.name,
         "alignment": report,
         "figure": None if config.figure is None else str(config.figure),
         "results": [
@@ -93,10 +90,13 @@ def run(config: Barrier) -> None:
         ],
     }
     shared.print_result(result, "\n".join(lines), as_json=config.json)
+    from onebasin.figures.evaluation import profile_figure
+
+    shared.write_figure(config.figure, lambda: profile_figure(named))
 
 
 def _profiles(
-    config: Barrier, opened: shared.Opened, data: "Dataset", ends: "dict[str, Posterior]"
+    config: Barrier, opened: Opened, ends: "dict[str, Posterior]"
 ) -> "dict[tuple[str, str], Profile]":
     """A profile for each split and each form of the second posterior."""
     import jax
@@ -104,7 +104,7 @@ def _profiles(
     from onebasin.evaluation import profile
     from onebasin.paths import geodesic, keep_norms, mixture_path, repair
 
-    q0, network = opened.posteriors[0], opened.network
+    q0, network, data = opened.posteriors[0], opened.problem, opened.data
     found = {}
     for name, q1 in ends.items():
         path = mixture_path(q0, q1)

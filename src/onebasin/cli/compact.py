@@ -2,19 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 
-from onebasin.choices import DataName, FitTarget, RebaseName
+from onebasin.choices import FitTarget, RebaseName
 from onebasin.cli import shared
-
-if TYPE_CHECKING:
-    from onebasin.posterior import Header
+from onebasin.cli.opening import Opened, open_posteriors
 
 
 @dataclass(frozen=True)
-class CompactOptions(shared.SeededOptions, shared.OverwriteOption):
+class CompactOptions(shared.SeededOptions, shared.NetworkOptions, shared.OverwriteOption):
     """Replace draws (HMC chains, ensembles) or several posteriors by one Gaussian.
 
     The draws of all files are aligned by permuting hidden units. Then one Gaussian, diagonal or
@@ -37,8 +35,9 @@ class CompactOptions(shared.SeededOptions, shared.OverwriteOption):
     """Index of the draw that --rebase anchor aligns all others to."""
     balance: bool = False
     """First balance the scales of ReLU units."""
-    data: DataName | None = None
-    """Data set with the inputs for --rebase contributions, --fit outputs and --calibrate."""
+    data: str | None = None
+    """Data set or data file with the inputs for --rebase contributions, --fit outputs and
+    --calibrate."""
     inputs: int = 1000
     """Number of training inputs to use; no labels are used."""
     calibrate: bool = False
@@ -56,34 +55,33 @@ COMMAND = CompactOptions
 
 def run(config: CompactOptions) -> None:
     """Check the files by their headers, compact, write the Gaussian, and report."""
-    header = _checked_headers(config)[0]
+    opened = _opened(config)
     with shared.writing(config.out):
-        _compact(config, header)
+        _compact(config, opened)
 
 
-def _compact(config: CompactOptions, header: "Header") -> None:
+def _compact(config: CompactOptions, opened: Opened) -> None:
     import jax
     import numpy as np
 
     from onebasin.compaction import Rebase, calibrate, compact
-    from onebasin.networks.described import DescribedNetwork
-    from onebasin.posterior import load
-    from onebasin.symmetry import find_symmetry, transpositions
+    from onebasin.symmetry import transpositions
 
-    network = DescribedNetwork.from_config(header.network, config.files[0], header.params_shapes())
-    posteriors = [load(path, mapped=True) for path in config.files]
+    symmetry, network, x = opened.symmetry, None, None
+    if opened.knows_network:
+        network = opened.network
+        draw = np.random.default_rng(0).standard_normal
+        x = draw((4, *network.input_shape)).astype(np.float32)
+    if config.data is not None:
+        x = np.asarray(opened.data.train.x[: config.inputs])
+    posteriors: list[Any] = list(opened.posteriors)
     if config.chains:
         posteriors = [part for q in posteriors for part in q.of_chains(config.chains)]
         if not posteriors:
             raise ValueError(f"none of the files holds a chain {config.chains[0]}")
-    if config.data is None:
-        x = np.random.default_rng(0).standard_normal((4, *network.input_shape)).astype(np.float32)
-    else:
-        data = shared.open_data(config.data, config.root, network, config.files[0])
-        x = np.asarray(data.train.x[: config.inputs])
     found = compact(
         posteriors,
-        symmetry=find_symmetry(network, network.shapes, network.x),
+        symmetry=symmetry,
         rank=config.rank,
         rebase=Rebase(config.rebase, anchor=config.anchor, max_rounds=config.max_rounds),
         fit=config.fit,
@@ -113,6 +111,8 @@ def _compact(config: CompactOptions, header: "Header") -> None:
     }
     posterior = found.posterior
     if config.calibrate:
+        assert network is not None  # there is no data without a network
+        assert x is not None
         key = jax.random.key(config.seed)
         scaled = calibrate(posterior, to=found.samples, network=network, x=x, key=key)
         posterior = scaled.posterior
@@ -123,17 +123,14 @@ def _compact(config: CompactOptions, header: "Header") -> None:
             "divergence": scaled.divergence,
             "inputs": len(x),
         }
-    shared.write_posterior(
-        config.out, posterior, header, overwrite=config.overwrite, compaction=report
-    )
     shared.print_result(report, _words(report), as_json=config.json)
+    shared.write_posterior(
+        config.out, posterior, opened.header, overwrite=config.overwrite, compaction=report
+    )
 
 
-def _checked_headers(config: CompactOptions) -> "list[Header]":
-    """The headers of all files, refused if they are not of one network and kind."""
-    from onebasin.posterior import read_header
-    from onebasin.posterior.headers import check_same_network
-
+def _opened(config: CompactOptions) -> Opened:
+    """All files, refused by their headers if they are not of one network and kind."""
     if not config.files:
         raise ValueError("name at least one file of draws to compact")
     shared.check_new(config.out, overwrite=config.overwrite)
@@ -147,9 +144,9 @@ def _checked_headers(config: CompactOptions) -> "list[Header]":
             "--calibrate, --rebase contributions and --fit outputs need inputs; name a data set "
             "with --data"
         )
-    headers = {path: read_header(path) for path in config.files}
-    check_same_network(headers)
-    kinds = {header.kind == "Samples" for header in headers.values()}
+    opened = open_posteriors(config, *config.files, same_network=True)
+    headers = opened.headers
+    kinds = {header.kind == "Samples" for header in headers}
     if len(kinds) > 1:
         raise ValueError("compact takes files of draws or of other posteriors, not both at once")
     if kinds == {False} and len(headers) == 1:
@@ -157,7 +154,7 @@ def _checked_headers(config: CompactOptions) -> "list[Header]":
     for flag, given in (("--calibrate", config.calibrate), ("--chains", config.chains)):
         if kinds == {False} and given:
             raise ValueError(f"{flag} needs files of draws; these files hold none")
-    return list(headers.values())
+    return opened
 
 
 def _words(report: dict[str, Any]) -> list[str]:

@@ -6,15 +6,16 @@ from typing import Annotated, Any
 
 import tyro
 
-from onebasin.choices import DataName, ObjectiveName, SplitName
+from onebasin.choices import ObjectiveName, SplitName
 from onebasin.cli import shared
+from onebasin.cli.opening import Opened, open_posteriors
 
 
 @dataclass(frozen=True)
-class Compare(shared.SeededOptions, shared.FigureOption):
-    """Compare the predictions of two posteriors: accuracy, calibration and agreement.
+class Compare(shared.SeededOptions, shared.NetworkOptions, shared.FigureOption):
+    """Compare two posteriors: their predictions, calibration and agreement, and their distance.
 
-    The figure shows reliability diagrams.
+    Without a network only the distance is reported. The figure shows reliability diagrams.
 
     Example: onebasin compare hmc.safetensors vi.safetensors --data mnist --ood fashion-mnist
     """
@@ -23,13 +24,13 @@ class Compare(shared.SeededOptions, shared.FigureOption):
     """Reference posterior file."""
     q: Annotated[Path, tyro.conf.Positional]
     """Posterior file to compare with it."""
-    data: DataName = "digits"
-    """Data set to predict."""
+    data: str | None = None
+    """Data set or data file to predict; by default that of the fit."""
     split: SplitName = "test"
     """Training or test data."""
     limit: int | None = None
     """Use only the first LIMIT examples."""
-    ood: DataName | None = None
+    ood: str | None = None
     """Out-of-distribution data: also report how well uncertainty detects them (AUROC)."""
     align: ObjectiveName | None = None
     """Also report the distance after aligning q to p by this objective (those on data use 1,000
@@ -42,30 +43,31 @@ COMMAND = Compare
 
 
 def run(config: Compare) -> None:
-    """Predict with both posteriors, measure, draw and report."""
+    """Predict with both posteriors, measure, report and draw."""
     shared.check_figure(config.figure)
-    opened = shared.open_posteriors(config.p, config.q)
-    data = opened.data(config.data, config.root)
+    opened = open_posteriors(config, config.p, config.q)
+    if not opened.knows_network and config.data is None:
+        _compare_distances(config, opened)
+        return
+    data = opened.data
     split = shared.first_examples(data, config.split, config.limit)
     outside = None
     if config.ood is not None:
-        other = opened.data(config.ood, config.root)
-        outside = shared.first_examples(other, "test", config.limit)
+        outside = shared.first_examples(opened.other_data(config.ood), "test", config.limit)
     import jax
 
     from onebasin.evaluation import comparison, measures, predictive
-    from onebasin.figures.evaluation import reliability_figure
 
     both, key = list(opened.posteriors), jax.random.key(config.seed)
     names = [config.p.stem, config.q.stem]
     if names[0] == names[1]:
         names = [str(config.p), f"{config.q} (second)"]
     options: Any = {"key": key, "num_samples": config.num_samples}
-    inside = predictive(both, opened.network, split.x, **options)
+    inside = predictive(both, opened.problem, split.x, **options)
     each = dict(zip(names, inside, strict=True))
     scores = {name: comparison.predictive_measures(one, split.y) for name, one in each.items()}
     if outside is not None:
-        far = predictive(both, opened.network, outside.x, **options)
+        far = predictive(both, opened.problem, outside.x, **options)
         for name, one in zip(names, far, strict=True):
             scores[name] |= comparison.detection_measures(each[name], one)
     between = {
@@ -75,22 +77,46 @@ def run(config: Compare) -> None:
     }
     alignment = None
     if config.align is not None:
-        _, alignment = opened.align_second(config.align, data, config.seed)
+        _, alignment = opened.align_second(config.align, config.seed)
+    result = {"data": data.name, "split": config.split, "examples": len(split.y), **between}
+    result |= {"alignment": alignment, "posteriors": scores}
+    shared.print_result(result, _table(scores, between, alignment), as_json=config.json)
+    from onebasin.figures.evaluation import reliability_figure
+
     shared.write_figure(
         config.figure,
         lambda: reliability_figure({n: measures.reliability(p, split.y) for n, p in each.items()}),
     )
-    result = {"data": config.data, "split": config.split, "examples": len(split.y), **between}
-    result |= {"alignment": alignment, "posteriors": scores}
-    shared.print_result(result, _table(scores, between, alignment), as_json=config.json)
+
+
+def _compare_distances(config: Compare, opened: Opened) -> None:
+    """What two posteriors tell without a network."""
+    for flag, given in (("--figure", config.figure), ("--ood", config.ood)):
+        if given is not None:
+            raise ValueError(
+                f"{flag} needs predictions, and {config.p} does not name its network; give "
+                "--network"
+            )
+    if config.align is not None and config.symmetry is None:
+        raise ValueError(
+            f"{config.p} does not name its network; give --network, or its symmetry by --symmetry"
+        )
+    from onebasin.evaluation.comparison import closed_form_distances
+
+    between: dict[str, float] = closed_form_distances(*opened.posteriors)
+    alignment = None
+    if config.align is not None:
+        _, alignment = opened.align_second(config.align, config.seed)
+    result = {**between, "alignment": alignment}
+    shared.print_result(result, _table({}, between, alignment), as_json=config.json)
 
 
 def _table(
     scores: dict[str, dict[str, float]], between: dict[str, float], alignment: dict[str, Any] | None
 ) -> str:
-    measured = list(next(iter(scores.values())))
-    width = max(map(len, measured))
-    rows = {"": [f"{name:>12}" for name in scores]}
+    measured = list(next(iter(scores.values()), {}))
+    width = max(map(len, [*measured, *between]))
+    rows = {"": [f"{name:>12}" for name in scores]} if scores else {}
     rows |= {m: [f"{one[m]:>12.5g}" for one in scores.values()] for m in measured}
     rows |= {name: [f"{value:>12.5g}"] for name, value in between.items()}
     lines = [f"{name:<{width}}  {'  '.join(cells)}" for name, cells in rows.items()]

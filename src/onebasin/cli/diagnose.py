@@ -8,11 +8,16 @@ from typing import Annotated, Literal
 import tyro
 
 from onebasin.cli import shared
+from onebasin.cli.opening import open_posteriors
 
 
 @dataclass(frozen=True)
 class Diagnose(
-    shared.EvaluationOptions, shared.SeededOptions, shared.FigureOption, shared.OverwriteOption
+    shared.EvaluationOptions,
+    shared.SeededOptions,
+    shared.NetworkOptions,
+    shared.FigureOption,
+    shared.OverwriteOption,
 ):
     """Compute R-hat, ESS and modes of a file of chains, before and after alignment.
 
@@ -54,28 +59,29 @@ def run(config: Diagnose) -> None:
 
 
 def _diagnose(config: Diagnose) -> None:
-    opened = shared.open_posteriors(config.chains)
+    opened = open_posteriors(config, config.chains)
     split = opened.examples(config)
     import jax
 
     from onebasin.diagnosis import align_draws, diagnose, to_arviz
-    from onebasin.figures.diagnosis import diagnosis_figure
     from onebasin.posterior import Samples
 
     (samples,), (header,) = opened.posteriors, opened.headers
     if not isinstance(samples, Samples):
         raise ValueError(f"{config.chains} holds a {header.kind}; diagnose takes draws of chains")
-    symmetry = opened.symmetry()
+    symmetry = opened.symmetry
     found = diagnose(
         samples,
         symmetry=symmetry,
         key=jax.random.key(config.seed),
         align=lambda draws: align_draws(draws, symmetry=symmetry, per=config.per),
-        network=None if split is None else opened.network,
+        network=None if split is None else opened.problem,
         data=split,
         weights=config.weights,
         pairs=config.pairs,
     )
+    result = {"file": str(config.chains), "per": config.per, **found.summary()}
+    shared.print_result(result, str(found), as_json=config.json)
     if config.out is not None:
         record = {"objective": "l2", "per": config.per, "file": str(config.chains)}
         shared.write_posterior(
@@ -83,6 +89,6 @@ def _diagnose(config: Diagnose) -> None:
         )
     if config.export_arviz is not None:
         to_arviz(found.aligned).to_netcdf(str(config.export_arviz))
+    from onebasin.figures.diagnosis import diagnosis_figure
+
     shared.write_figure(config.figure, lambda: diagnosis_figure(found))
-    result = {"file": str(config.chains), "per": config.per, **found.summary()}
-    shared.print_result(result, str(found), as_json=config.json)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from onebasin.choices import DataName, NetworkName
 from onebasin.cli import shared
 from onebasin.inference.methods import (
     HMC,
@@ -34,12 +33,12 @@ class Setting(shared.SeededOptions, shared.OverwriteOption):
 
     out: Path
     """Posterior file to write (--runs adds -0, -1, ...)."""
-    data: DataName = "digits"
-    """Data set to fit."""
+    data: str = "digits"
+    """Data set, or file of your own, to fit."""
     limit: int | None = None
     """Use only the first LIMIT training examples."""
-    network: NetworkName = "mlp"
-    """Network to fit."""
+    network: str = "mlp"
+    """mlp, lenet, resnet20, or your own, as ./file.py:function."""
     width: int | None = None
     """Base width; by default 512 (mlp) or 16 (lenet, resnet20)."""
     depth: int = 3
@@ -238,18 +237,18 @@ def run(config: FitConfig) -> None:
     shared.check_size(setting.width, setting.depth)
     import jax
 
-    from onebasin.data import load_dataset
+    from onebasin.cli.opening import likelihood_for, network_for, problem_of
     from onebasin.inference.fitting import fit
-    from onebasin.networks import network_named
-    from onebasin.problem import Problem
 
-    data = load_dataset(setting.data, root=setting.root, limit=setting.limit)
-    network = network_named(
-        setting.network, width=setting.width, depth=setting.depth, num_classes=data.num_classes
+    data = shared.read_data(setting, setting.data, setting.root, limit=setting.limit)
+    likelihood = likelihood_for(setting, data)
+    network = network_for(
+        setting.network, data, likelihood.name, width=setting.width, depth=setting.depth
     )
-    problem = Problem.from_network(
+    problem = problem_of(
         network,
         data,
+        likelihood,
         prior_variance=setting.prior_variance,
         temperature=setting.temperature,
         augmentation=setting.augmentation,

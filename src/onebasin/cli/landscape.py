@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from onebasin.choices import DataName, ObjectiveName, SplitName
+from onebasin.choices import ObjectiveName, SplitName
 from onebasin.cli import shared
+from onebasin.cli.opening import open_posteriors
 
 
 @dataclass(frozen=True)
-class LandscapeOptions(shared.SeededOptions, shared.FigureOption):
+class LandscapeOptions(shared.SeededOptions, shared.NetworkOptions, shared.FigureOption):
     """Evaluate the log posterior and the loss on a plane in parameter space.
 
     With two files the plane contains q0, q1 and q1 aligned to q0; with one file it is spanned by
@@ -24,8 +25,8 @@ class LandscapeOptions(shared.SeededOptions, shared.FigureOption):
     """Posterior file at the origin."""
     q1: Annotated[Path | None, tyro.conf.Positional] = None
     """Second posterior file; without it, random directions are used."""
-    data: DataName = "digits"
-    """Data set on which the loss is measured."""
+    data: str | None = None
+    """Data set or data file on which the loss is measured; by default that of the fit."""
     split: SplitName = "train"
     """Training or test data."""
     limit: int | None = 2000
@@ -50,13 +51,13 @@ COMMAND = LandscapeOptions
 def run(config: LandscapeOptions) -> None:
     """Choose the plane, evaluate the grid, draw and report."""
     shared.check_figure(config.figure)
-    opened = shared.open_posteriors(*([config.q0] if config.q1 is None else [config.q0, config.q1]))
-    data = opened.data(config.data, config.root)
+    files = [config.q0] if config.q1 is None else [config.q0, config.q1]
+    opened = open_posteriors(config, *files)
+    data = opened.data
     split = shared.first_examples(data, config.split, config.limit)
     import jax
 
     from onebasin.evaluation import landscape, plane_through, random_plane
-    from onebasin.figures.evaluation import landscape_figure
     from onebasin.inference.recorded_prior import recorded_prior
 
     prior, scale = recorded_prior(opened.headers[0], config.prior_variance)
@@ -70,20 +71,22 @@ def run(config: LandscapeOptions) -> None:
             draw=config.draw,
         )
     else:
-        moved, _ = opened.align_second(config.align, data, config.seed)
+        moved, _ = opened.align_second(config.align, config.seed)
         plane = plane_through([*opened.posteriors, moved], draw=config.draw)
     found = landscape(
         plane,
-        opened.network,
+        opened.problem,
         split,
         points=config.points,
         log_prior=prior,
         likelihood_scale=scale,
         num_train=len(data.train),
     )
-    shared.write_figure(config.figure, lambda: landscape_figure(found, config.value))
     text = (
         f"{config.points} × {config.points} points on {found.num_examples} examples: loss "
         f"{found.nll.min():.4f} to {found.nll.max():.4f} nats per example"
     )
     shared.print_result(found.summary(), text, as_json=config.json)
+    from onebasin.figures.evaluation import landscape_figure
+
+    shared.write_figure(config.figure, lambda: landscape_figure(found, config.value))

@@ -4,10 +4,13 @@ import codecs
 import io
 import os
 import sys
+import warnings
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn
+
+from onebasin.cli.machine import split_arguments
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -59,7 +62,7 @@ Move posteriors of Bayesian neural networks into one basin.
 commands (`onebasin COMMAND --help` for a command's own options):
 {commands}
 
-options: -h, --help; --version; --debug shows the traceback of an error
+options: -h; --version; --debug; --device cpu|gpu|tpu; --threads N; --x64
 examples: onebasin demo; onebasin fit vi --out q.safetensors
 """
 
@@ -70,6 +73,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
+    try:
+        machine, arguments = split_arguments(arguments)
+    except ValueError as error:
+        _fail(str(error))
     if not arguments or arguments[0] in ("-h", "--help"):
         listed = "\n".join(f"  {name:<12} {c.summary}" for name, c in COMMANDS.items())
         sys.stdout.write(HELP.format(commands=listed))
@@ -87,8 +94,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         from onebasin.compilation_cache import settings
 
         os.environ.update(settings(os.environ))
+        warnings.showwarning = _show_warning
     try:
-        _run(name, rest)
+        with machine.used():
+            _run(name, rest)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone, and the interpreter would complain
         sys.exit(0)
@@ -130,6 +139,7 @@ def _offer_devices(environment: MutableMapping[str, str]) -> None:
 
 
 def _run(name: str, arguments: list[str]) -> None:
+    from onebasin.cli.shared import check_names
     from onebasin.cli.usage import help_text, parsed
 
     module = import_module(COMMANDS[name].module)
@@ -140,7 +150,15 @@ def _run(name: str, arguments: list[str]) -> None:
     if "-h" in arguments or "--help" in arguments:
         sys.stdout.write(help_text(prog, command))
         return
-    module.run(parsed(prog, command, arguments))
+    config = parsed(prog, command, arguments)
+    check_names(config)
+    module.run(config)
+
+
+def _show_warning(message: Warning | str, *rest: object) -> None:
+    """A warning in one line, without the place in the library that gave it."""
+    del rest
+    sys.stderr.write(f"onebasin: warning: {' '.join(str(message).split())}\n")
 
 
 def _message_of_jax(error: Exception) -> str:
@@ -154,7 +172,10 @@ def _message_of_jax(error: Exception) -> str:
     except Exception as failure:  # of any kind: plugins raise what they like
         chosen = os.environ.get("JAX_PLATFORMS", "")
         reason = " ".join(str(failure).split()) or type(failure).__name__
-        return f"JAX finds no device with JAX_PLATFORMS='{chosen}' ({reason}); set it to cpu"
+        return (
+            f"JAX finds no device with JAX_PLATFORMS='{chosen}' ({reason}); set it to cpu, or give "
+            "--device cpu"
+        )
     return ""
 
 

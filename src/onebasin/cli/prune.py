@@ -8,10 +8,13 @@ import tyro
 
 from onebasin.choices import PruningRule, PruningScope
 from onebasin.cli import shared
+from onebasin.cli.opening import open_posteriors
 
 
 @dataclass(frozen=True)
-class Prune(shared.EvaluationOptions, shared.FigureOption, shared.OverwriteOption):
+class Prune(
+    shared.EvaluationOptions, shared.NetworkOptions, shared.FigureOption, shared.OverwriteOption
+):
     """Keep a fraction of a posterior's mean weights and write them to a sparse file.
 
     With --data, the accuracy before and after is reported. The figure shows accuracy against the
@@ -49,9 +52,8 @@ def run(config: Prune) -> None:
 
 
 def _prune(config: Prune) -> None:
-    opened = shared.open_posteriors(config.posterior)
+    opened = open_posteriors(config, config.posterior)
     split = opened.examples(config)
-    from onebasin.figures.diagnosis import pruning_figure
     from onebasin.posterior.sparse import save_sparse
     from onebasin.pruning import KEEPS, prune, pruning_curve
 
@@ -61,29 +63,36 @@ def _prune(config: Prune) -> None:
     report = {"file": str(config.posterior), "out": str(config.out), **rule, "kept": found.kept}
     curve = None
     if split is not None:
-        ends = pruning_curve(posterior, opened.network, split, keeps=(1.0, config.keep), **rule)
-        report |= {"data": config.data, "split": config.split, "examples": ends.num_examples}
+        ends = pruning_curve(posterior, opened.problem, split, keeps=(1.0, config.keep), **rule)
+        report |= {"data": opened.data.name, "split": config.split, "examples": ends.num_examples}
         report |= {"accuracy_before": ends.accuracy[0], "accuracy": ends.accuracy[1]}
         report |= {"nll_before": ends.nll[0], "nll": ends.nll[1]}
         if config.curve or config.figure is not None:
-            curve = pruning_curve(posterior, opened.network, split, keeps=KEEPS, **rule)
-            shared.write_figure(config.figure, lambda: pruning_figure({f"by {config.by}": curve}))
-    save_sparse(
-        config.out,
-        found,
-        network=header.network,
-        overwrite=config.overwrite,
-        **{**header.provenance, "pruning": report},
-    )
-    sizes = {"bytes": config.out.stat().st_size, "bytes_before": config.posterior.stat().st_size}
-    report = {**report, **({} if curve is None else {"curve": curve.summary()}), **sizes}
-    shared.print_result(report, _text(report), as_json=config.json)
+            curve = pruning_curve(posterior, opened.problem, split, keeps=KEEPS, **rule)
+    shown = report if curve is None else {**report, "curve": curve.summary()}
+    try:
+        save_sparse(
+            config.out,
+            found,
+            network=header.network,
+            overwrite=config.overwrite,
+            **{**header.provenance, "pruning": report},
+        )
+        sizes = {"bytes": config.out, "bytes_before": config.posterior}
+        shown = {**shown, **{name: path.stat().st_size for name, path in sizes.items()}}
+    finally:  # the numbers are told even if the file cannot be written
+        shared.print_result(shown, _text(shown), as_json=config.json)
+    if curve is not None:
+        from onebasin.figures.diagnosis import pruning_figure
+
+        shared.write_figure(config.figure, lambda: pruning_figure({f"by {config.by}": curve}))
 
 
 def _text(report: dict[str, Any]) -> str:
+    size = f", {report['bytes'] / 1e6:.3g} MB" if "bytes" in report else ""
     lines = [
         f"{report['file']} → {report['out']}  {100 * report['kept']:.4g} % kept by "
-        f"{report['by']} ({report['scope']}), {report['bytes'] / 1e6:.3g} MB"
+        f"{report['by']} ({report['scope']}){size}"
     ]
     if "accuracy" in report:
         lines.append(

@@ -1,22 +1,22 @@
-"""What commands share: options, opening files and data, checks before work, and output."""
+"""What commands share: options, checks before work, and output."""
 
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from onebasin.choices import DataName, ObjectiveName, SplitName
+from onebasin.choices import DataName, LikelihoodName, SplitName, Standardise
 
 if TYPE_CHECKING:
     from onebasin.data import Dataset, Split
-    from onebasin.networks.described import DescribedNetwork
     from onebasin.posterior import Header, Posterior
-    from onebasin.symmetry import Symmetry
 
-MATCHED = 1000  # training examples of an objective on data
+DATA_FILES = (".npz", ".csv", ".parquet")
+FILES = ".npz, .csv, .parquet or a folder of .npy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,28 @@ class JsonOption:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions(JsonOption):
+class FileOptions(JsonOption):
+    """How data in files of one's own are read (`onebasin data --help` describes them)."""
+
+    target: tuple[str, ...] = ()
+    """Column of a table to predict, or several columns of numbers."""
+    drop: tuple[str, ...] = ()
+    """Columns of a table to leave out."""
+    test_share: float | None = None
+    """Share of the examples kept for testing if the file has no test split of its own; by default
+    0.2, or that of the fit."""
+    standardise: Standardise = "auto"
+    """Subtract the mean of the training examples and divide by their standard deviation; auto is
+    both features and real targets of tables, none of arrays, and whatever the fit did."""
+    likelihood: LikelihoodName | None = None
+    """What the targets are: labels (categorical, bernoulli) or numbers (the others); by default
+    that of the fit, else by the type of the targets."""
+    noise_std: float | None = None
+    """Standard deviation of the noise of a likelihood that has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(FileOptions):
     root: Path | None = None
     """Folder of the data sets; by default ONEBASIN_DATA, then the cache."""
 
@@ -38,9 +59,20 @@ class SeededOptions(DataOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    network: str | None = None
+    """Your own network, as ./file.py:function or package.module:function; by default the network
+    that the file names."""
+    input_shape: tuple[int, ...] = ()
+    """Shape of one input, if neither the file nor data tell it."""
+    symmetry: Path | None = None
+    """File of a symmetry, used instead of tracing the network; plain state_dicts need one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(DataOptions):
-    data: DataName | None = None
-    """Also evaluate on this data set."""
+    data: str | None = None
+    """Also evaluate on this data set or data file."""
     split: SplitName = "test"
     """Training or test data."""
     limit: int | None = None
@@ -59,47 +91,66 @@ class OverwriteOption:
     """Replace files that exist."""
 
 
-@dataclass(frozen=True)
-class Opened:
-    """Posterior files of one network, and the network."""
+def check_data_name(name: str) -> None:
+    """Refuse what is neither a data set nor the name of a data file, before any work."""
+    known = get_args(DataName)
+    if name in known or is_data_file(name):
+        return
+    close = get_close_matches(name, known, 1)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    raise ValueError(
+        f"there is no data set '{name}'; {hint}give {', '.join(known)}, or a file of your own "
+        f"({FILES})"
+    )
 
-    path: Path
-    """The first file."""
-    posteriors: "tuple[Posterior, ...]"
-    network: "DescribedNetwork"
-    headers: "tuple[Header, ...]"
 
-    def symmetry(self) -> "Symmetry":
-        from onebasin.symmetry import find_symmetry
+def is_data_file(name: str) -> bool:
+    """Whether a name is meant as a file or folder of data.
 
-        return find_symmetry(self.network, self.network.shapes, self.network.x)
+    >>> is_data_file("houses.csv"), is_data_file("mnist")
+    (True, False)
+    """
+    if name in get_args(DataName):
+        return False
+    return Path(name).suffix.lower() in DATA_FILES or (name != "" and Path(name).exists())
 
-    def data(self, name: DataName, root: Path | None) -> "Dataset":
-        return open_data(name, root, self.network, self.path)
 
-    def examples(self, config: EvaluationOptions) -> "Split | None":
-        """The examples to evaluate on, if any."""
-        check_limit(config.limit)
-        if config.data is None:
-            return None
-        return first_examples(self.data(config.data, config.root), config.split, config.limit)
+def check_names(config: object) -> None:
+    """Refuse names of data that mean nothing, before any work."""
+    for field in ("data", "ood"):
+        name = getattr(config, field, None)
+        if isinstance(name, str):
+            check_data_name(name)
 
-    def align_second(
-        self, objective: ObjectiveName, data: "Dataset", seed: int
-    ) -> "tuple[Posterior, dict[str, Any]]":
-        """The second posterior aligned to the first, and a report of the distances."""
-        import jax
 
-        from onebasin.evaluation.comparison import align_and_measure
+def read_data(
+    config: FileOptions,
+    name: str,
+    root: Path | None,
+    *,
+    limit: int | None = None,
+    record: Mapping[str, Any] | None = None,
+) -> "Dataset":
+    """A data set by name, or a file read as the options say; `record` is that of the fit."""
+    from onebasin.data import load_dataset, read_dataset
 
-        return align_and_measure(
-            *self.posteriors,
-            network=self.network,
-            symmetry=self.symmetry(),
-            objective=objective,
-            x=data.train.x[:MATCHED],
-            key=jax.random.key(seed),
-        )
+    check_data_name(name)
+    if not is_data_file(name):
+        for field in ("target", "drop", "test_share"):
+            if getattr(config, field) not in ((), None):
+                flag = field.replace("_", "-")
+                raise ValueError(f"--{flag} is for data files of your own; {name} needs none")
+        return load_dataset(name, root=root, limit=limit)  # pyright: ignore[reportArgumentType]
+    return read_dataset(
+        name,
+        target=config.target,
+        drop=config.drop,
+        test_share=config.test_share,
+        standardise=config.standardise,
+        likelihood=config.likelihood,
+        limit=limit,
+        record=record,
+    )
 
 
 def check_size(width: int | None, depth: int) -> None:
@@ -119,35 +170,6 @@ def load_checked(path: Path) -> "Posterior":
         verify_tensors(path)
         return load(path, mapped=True)
     return load(path)
-
-
-def open_posteriors(*paths: Path) -> Opened:
-    """Read posteriors; files with different params are refused before any array is read."""
-    from onebasin.networks.described import DescribedNetwork
-    from onebasin.posterior import read_header
-    from onebasin.posterior.headers import check_same_params
-
-    headers = [read_header(path) for path in paths]
-    check_same_params(dict(zip(paths, headers, strict=True)))
-    first = headers[0]
-    network = DescribedNetwork.from_config(first.network, paths[0], first.params_shapes())
-    return Opened(paths[0], tuple(load_checked(path) for path in paths), network, tuple(headers))
-
-
-def open_data(
-    name: DataName, root: Path | None, network: "DescribedNetwork", path: Path
-) -> "Dataset":
-    """A data set whose examples fit the network of a file."""
-    from onebasin.data import load_dataset
-
-    data = load_dataset(name, root=root)
-    shape = tuple(data.test.x.shape[1:])
-    if shape != network.input_shape:
-        raise ValueError(
-            f"{path} takes inputs of shape {network.input_shape} and {name} has {shape}; give the "
-            "data it was fitted to with --data"
-        )
-    return data
 
 
 def check_limit(limit: int | None) -> None:
@@ -182,6 +204,7 @@ def check_figure(path: Path | None) -> None:
 
 
 def write_figure(path: Path | None, draw: Callable[[], Any]) -> None:
+    """Draw and write a figure, if one is wanted; this comes after the numbers are printed."""
     from onebasin.figures.style import save_figure
 
     if path is not None:
@@ -211,3 +234,4 @@ def print_result(result: Mapping[str, Any], text: str | Sequence[str], *, as_jso
     """One JSON object, or text: a string, or parts of one line."""
     words = text if isinstance(text, str) else "  ".join(text)
     sys.stdout.write((json.dumps(result) if as_json else words) + "\n")
+    sys.stdout.flush()  # what comes after may fail

@@ -1,4 +1,4 @@
-"""`onebasin symmetry`: the permutation symmetries of a built-in network or of a saved posterior."""
+"""`onebasin symmetry`: the permutation symmetries of a network, of a posterior, or in a file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,58 +8,93 @@ import tyro
 
 from onebasin.choices import NetworkName
 from onebasin.cli import shared
+from onebasin.cli.opening import open_posteriors
 
 if TYPE_CHECKING:
     from onebasin.networks.described import DescribedNetwork
+    from onebasin.symmetry import Symmetry
+
+IMAGE = (28, 28, 1)
 
 
 @dataclass(frozen=True)
-class SymmetryOptions(shared.JsonOption):
+class SymmetryOptions(shared.OverwriteOption, shared.JsonOption):
     """Show the groups of hidden units that can be permuted, found by tracing the network.
 
     Example: onebasin symmetry resnet20 --width 16 --input-shape 32 32 3
+
+    Example: onebasin symmetry ./net.py:make_network --input-shape 13 --out symmetry.json
 
     Example: onebasin symmetry q0.safetensors
     """
 
     network: tyro.conf.Positional[str]
-    """mlp, lenet, resnet20, or a posterior file that names its network."""
+    """mlp, lenet, resnet20, your own (./file.py:function or package.module:function), a posterior
+    file that names its network, or a symmetry in a .json file."""
     width: int | None = None
     """Base width of a built-in network."""
     depth: int = 3
     """Number of hidden layers of the MLP."""
-    input_shape: tuple[int, ...] = (28, 28, 1)
-    """Shape of one input."""
+    input_shape: tuple[int, ...] = ()
+    """Shape of one input; by default 28 28 1 for a built-in network."""
+    out: Path | None = None
+    """Write the symmetry to this .json file, for --symmetry of other commands."""
 
 
 COMMAND = SymmetryOptions
 
 
-def run(config: SymmetryOptions) -> None:
-    network = _network(config)
-    from onebasin.symmetry import find_symmetry
+@dataclass(frozen=True)
+class OfFile(shared.NetworkOptions, shared.DataOptions):
+    """How a posterior file is opened here."""
 
-    symmetry = find_symmetry(network, network.shapes, network.x)
+
+def run(config: SymmetryOptions) -> None:
+    shared.check_size(config.width, config.depth)
+    shared.check_new(config.out, overwrite=config.overwrite)
+    shared.check_folder(config.out)
+    symmetry = _symmetry(config)
     groups = [
         {"name": group.name, "size": group.size, "places": [str(place) for place in group.places]}
         for group in symmetry.groups
     ]
     result = {"groups": groups, "unused": list(symmetry.unused)}
     shared.print_result(result, str(symmetry), as_json=config.json)
+    if config.out is not None:
+        symmetry.save(config.out, overwrite=config.overwrite)
 
 
-def _network(config: SymmetryOptions) -> "DescribedNetwork":
-    shared.check_size(config.width, config.depth)
+def _symmetry(config: SymmetryOptions) -> "Symmetry":
+    from onebasin.symmetry import Symmetry, find_symmetry
+
+    if config.network.endswith(".json"):
+        return Symmetry.load(config.network)
     known, path = get_args(NetworkName), Path(config.network)
-    if config.network not in known and not path.exists():
-        raise ValueError(f"'{path}' is neither a file nor one of {', '.join(known)}")
+    is_own = ":" in config.network and not path.exists()
+    if config.network not in known and not is_own and not path.exists():
+        raise ValueError(
+            f"'{path}' is neither a file nor one of {', '.join(known)}; name your own network as "
+            "./file.py:function"
+        )
+    shape = tuple(config.input_shape)
+    if config.network not in known and not is_own:
+        return open_posteriors(OfFile(input_shape=shape), path).symmetry
+    network = _own(config, shape) if is_own else _built_in(config, shape)
+    return find_symmetry(network, network.shapes, network.x, state=network.state)
+
+
+def _own(config: SymmetryOptions, shape: tuple[int, ...]) -> "DescribedNetwork":
+    from onebasin.networks.described import DescribedNetwork
+
+    if not shape:
+        raise ValueError(f"{config.network} needs the shape of one input; give --input-shape")
+    return DescribedNetwork.own(config.network, shape)
+
+
+def _built_in(config: SymmetryOptions, shape: tuple[int, ...]) -> "DescribedNetwork":
     from onebasin.networks import network_named
     from onebasin.networks.described import DescribedNetwork
-    from onebasin.posterior import read_header
 
-    if config.network not in known:
-        header = read_header(path)
-        return DescribedNetwork.from_config(header.network, path, header.params_shapes())
     name = cast(NetworkName, config.network)
     module = network_named(name, width=config.width, depth=config.depth)
-    return DescribedNetwork(module, config.input_shape)
+    return DescribedNetwork.of_module(module, shape or IMAGE)

@@ -28,6 +28,9 @@ ARGUMENT = re.compile(
 )
 # Options that many commands share.
 LAST = ("data", "split", "limit", "root", "seed", "figure", "overwrite", "json")
+# Options of data files of one's own; one command describes them, the others name them.
+OF_FILES = ("target", "drop", "test_share", "standardise", "likelihood", "noise_std")
+DESCRIBES_FILES = "onebasin data"
 
 
 def help_text(prog: str, command: Any) -> str:
@@ -41,13 +44,18 @@ def help_text(prog: str, command: Any) -> str:
         parser = tyro.extras.get_parser(command, prog=prog)
     width = min(max(shutil.get_terminal_size().columns, 60), 100)
     actions = sorted((a for a in parser._actions if a.dest != "help"), key=_place)
-    rows = [_row(action) for action in actions]
+    named = [] if prog == DESCRIBES_FILES else [a for a in actions if _name(a) in OF_FILES]
+    rows = [_row(action) for action in actions if action not in named]
     column = 2 + min(max(len(name) for name, _ in rows), NAME_WIDTH)
     lines = [f"usage: {prog} {' '.join(_needed(actions))}", ""]
     for paragraph in inspect.cleandoc(parser.description or "").split("\n\n"):
         lines += [*_filled(paragraph, width), ""]
     for name, text in rows:
         lines += _wrapped(name, text, column, width)
+    if named:
+        flags = ", ".join(action.option_strings[0] for action in named)
+        text = f"For data files of your own also {flags}: see `{DESCRIBES_FILES} --help`."
+        lines += textwrap.wrap(text, width, break_on_hyphens=False)
     return "\n".join(lines) + "\n"
 
 
@@ -73,8 +81,12 @@ def _place(action: argparse.Action) -> int:
     """Positional arguments come first, options that many commands share come last."""
     if not action.option_strings:
         return -2
-    name = action.dest.split(".")[-1]
+    name = _name(action)
     return LAST.index(name) if name in LAST else -1
+
+
+def _name(action: argparse.Action) -> str:
+    return action.dest.split(".")[-1].replace("-", "_")
 
 
 def _filled(paragraph: str, width: int) -> list[str]:
@@ -231,7 +243,7 @@ def in_flags(message: str, names: Collection[str]) -> str:
         subject = found.start() == 0 and re.match(" (is|must|names) ", message[found.end() :])
         if name not in names or not (value or subject or "_" in name):
             return found[0]
-        words = re.findall(r"[\w-]+", value or "")
+        words = re.findall(r"(?<=')[^',]+(?=')|\w+", value or "")
         if words == ["False"]:
             return f"drop --{name.replace('_', '-')}"
         return " ".join([f"{before}--{name.replace('_', '-')}", *words]).removesuffix(" True")

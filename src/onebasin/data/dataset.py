@@ -1,6 +1,8 @@
 """Data sets and splits in memory."""
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +51,8 @@ class Dataset:
 
     `source` is "embedded", "memory" or the folder of the files. `available` counts the examples in
     the files (before any `limit`), `published` those of the published files; both are
-    (train, test).
+    (train, test). `num_classes` is None for real targets. `record` says how data of your own were
+    read; `fit` keeps it in the file of the posterior.
 
     >>> import onebasin as ob
     >>> ob.load_dataset("digits")
@@ -59,22 +62,31 @@ class Dataset:
     name: str
     train: Split
     test: Split
-    num_classes: int
+    num_classes: int | None
     source: str = "memory"
     available: tuple[int, int] | None = None
     published: tuple[int, int] | None = None
+    record: dict[str, Any] | None = None
 
     @property
     def note(self) -> str:
         """How the numbers of examples differ from the published ones, or ""."""
         return compare_counts(self.available, self.published)
 
+    @property
+    def num_outputs(self) -> int:
+        """The number of outputs of a network for these targets: classes, or real numbers."""
+        if (self.record or {}).get("likelihood") == "bernoulli":
+            return 1  # one logit
+        return self.num_classes or math.prod(np.shape(self.train.y)[1:])
+
     def __repr__(self) -> str:
         shape = "×".join(str(n) for n in np.shape(self.train.x)[1:])
         note = f"; {self.note}" if self.note else ""
+        targets = f"{self.num_classes} classes" if self.num_classes else "real targets"
         return (
             f"Dataset({self.name!r}: {len(self.train)} train + {len(self.test)} test examples of "
-            f"{shape}, {self.num_classes} classes, from {self.source}{note})"
+            f"{shape}, {targets}, from {self.source}{note})"
         )
 
 

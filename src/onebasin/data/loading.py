@@ -49,6 +49,7 @@ def load_dataset(
         whole = _read(SOURCES[name], find(SOURCES[name], root, cache))
     return replace(
         whole,
+        record={"name": whole.name},
         train=_prepared(whole.train, train_limit, whole.name),
         test=_prepared(whole.test, test_limit, whole.name),
     )

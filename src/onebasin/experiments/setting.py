@@ -113,7 +113,7 @@ def problem(setting: Setting) -> Problem:
     whole = dataset(setting.data)
     data = load_dataset(setting.data, limit=setting.limit) if setting.limit else whole
     return Problem.from_network(
-        setting.module(whole.num_classes),
+        setting.module(whole.num_outputs),
         data,
         prior_variance=setting.prior_variance,
         temperature=setting.temperature,

@@ -502,6 +502,8 @@ class _Fit:
             if path is not None:
                 network = self.problem.network
                 provenance = {"fit": self.config, "run": run, "stats": lasting_stats(run_stats)}
+                if record := getattr(self.problem.data, "record", None):
+                    provenance["data"] = record  # how to read them again
                 if self.stores:
                     self.stores[run].become(path, network, provenance)
                 else:

@@ -3,7 +3,10 @@
     {"kind": "MLP", "widths": [512, 512, 512], "num_classes": 10, "activation": "relu",
      "input_shape": [28, 28, 1]}
 
-`input_shape` (of one example) is optional: tracing needs it, the network does not.
+`input_shape` (of one example) is optional: tracing needs it, the network does not. A network of
+one's own is recorded by the place of the function that makes it (`onebasin.networks.own`):
+
+    {"kind": "own", "source": "net.py:make_network", "digest": "sha256:…", "input_shape": [13]}
 """
 
 import dataclasses
@@ -15,23 +18,34 @@ from flax import linen as nn
 from onebasin.networks.checks import check_counts
 from onebasin.networks.lenet import LeNet
 from onebasin.networks.mlp import MLP
+from onebasin.networks.own import Place
 from onebasin.networks.resnet import ResNet20
 
 KINDS = {"MLP": MLP, "LeNet": LeNet, "ResNet20": ResNet20}
+OWN = "own"  # the kind of a network of one's own
 _FLAX_FIELDS = {"parent", "name"}
 
 
-def to_config(network: nn.Module, input_shape: tuple[int, ...] | None = None) -> dict[str, Any]:
-    """The config of one of our networks.
+def to_config(
+    network: nn.Module | str, input_shape: tuple[int, ...] | None = None
+) -> dict[str, Any]:
+    """The config of one of our networks, or of your own, named as "./net.py:make_network".
 
     >>> to_config(MLP(widths=(8,)), (8, 8, 1))["widths"]
     [8]
     """
+    if isinstance(network, str):
+        if input_shape is None:
+            raise ValueError(f"the config of {network} needs the input_shape of one example")
+        check_counts(network, "input_shape", input_shape)
+        place = Place.of(network)
+        record = {"kind": OWN, "source": str(place), "digest": place.digest()}
+        return {**record, "input_shape": [int(n) for n in input_shape]}
     kind = type(network).__name__
     if KINDS.get(kind) is not type(network):
         raise ValueError(
-            f"only {', '.join(KINDS)} have a config, got {kind}; keep the settings of your own "
-            f"network with the code that builds it"
+            f"only {', '.join(KINDS)} have a config, got {kind}; name the function that makes your "
+            "own network, as in to_config('./net.py:make_network', input_shape)"
         )
     config: dict[str, Any] = {"kind": kind}
     for field in _fields(type(network)):

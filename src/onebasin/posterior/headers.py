@@ -22,13 +22,17 @@ def check_same_params(headers: Mapping[Any, Header]) -> None:
 
 
 def check_same_network(headers: Mapping[Any, Header]) -> None:
-    """Refuse files whose params or network configs differ; the keys are their paths."""
+    """Refuse files whose params or network configs differ; the keys are their paths.
+
+    The source file of a network may have changed in between: whoever opens it is told so.
+    """
     check_same_params(headers)
     (first, reference), *others = headers.items()
     for path, header in others:
-        if header.network != reference.network:
-            a, b = reference.network or {}, header.network or {}
-            field = next((k for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)), "kind")
+        a, b = reference.network or {}, header.network or {}
+        fields = sorted((a.keys() | b.keys()) - {"digest"})
+        field = next((k for k in fields if a.get(k) != b.get(k)), None)
+        if field is not None:
             raise ValueError(
                 f"{path} and {first} are of different networks: '{field}' differs; give "
                 "files of one network"
