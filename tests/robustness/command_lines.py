@@ -45,6 +45,7 @@ VALID = {
     ("prune",): ["q0.safetensors", "--out", "new.safetensors"],
     ("diagnose",): ["draws.safetensors"],
     ("reproduce",): ["kl-vs-w2", "--preset", "toy", "--out", "run"],
+    ("sweep",): ["grid.yaml", "--out", "run", "--dry-run"],
     ("verify",): ["q0.safetensors"],
     ("report",): ["record.json", "--out", "new.html"],
 }
@@ -189,7 +190,10 @@ def _fields(options: Any) -> Iterator[Option]:
             yield from _fields(hint)
             continue
         if get_origin(hint) in (types.UnionType, Union):
-            (hint,) = (part for part in get_args(hint) if part is not type(None))
+            parts = [part for part in get_args(hint) if part is not type(None)]
+            hint = parts[0]
+            if len(parts) > 1:  # choices of several kinds
+                hint = Literal[tuple(choice for part in parts for choice in get_args(part))]
         many = get_origin(hint) is tuple
         hint = get_args(hint)[0] if many else hint
         positional = any("POSITIONAL" in repr(note).upper() for note in notes)
@@ -219,6 +223,7 @@ def make_files(folder: Path) -> None:
     (folder / "text.safetensors").write_text("not a posterior\n")
     (folder / "empty.safetensors").touch()
     (folder / "other.json").write_text("{}")
+    (folder / "grid.yaml").write_text("fit: {method: vi, data: digits, epochs: 1}\n")
     (folder / "record.json").write_text(json.dumps(_record()))
     (folder / "folder").mkdir()
     (folder / "folder" / "q0.safetensors").write_bytes((folder / "q0.safetensors").read_bytes())
@@ -375,7 +380,7 @@ def missing_value(chance: random.Random, command: Chosen) -> Line:
 def missing_argument(chance: random.Random, command: Chosen) -> Line:
     line = list(VALID[command])
     needed = [i for i, word in enumerate(line) if word in ("--out", "--to")]
-    if "--out" in line and command[0] in ("demo", "report", "reproduce"):
+    if "--out" in line and command[0] in ("demo", "report", "reproduce", "sweep"):
         return None
     if not needed:
         return None

@@ -10,16 +10,15 @@ the next solve cheap: subtracting u and v changes no optimum, and if the matrix 
 the solver finishes most rows of the reduced costs in its first pass.
 """
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from math import isfinite
 from typing import TypeVar
 
 import lap
 import numpy as np
+
+from onebasin.threads import pool
 
 T = TypeVar("T")
 
@@ -153,9 +152,4 @@ def _over_rows(block: Callable[[slice], T], shape: tuple[int, ...]) -> list[T]:
     slices = [slice(start, start + step) for start in range(0, shape[0], step)]
     if shape[0] * shape[1] < THREADED_ENTRIES:
         return [block(rows) for rows in slices]
-    return list(threads().map(block, slices))
-
-
-@cache
-def threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="onebasin-align")
+    return list(pool().map(block, slices))

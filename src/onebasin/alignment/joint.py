@@ -42,6 +42,7 @@ from onebasin.alignment.workers import Workers
 from onebasin.posterior import MeanField, Posterior, Samples
 from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, Symmetry, stack
+from onebasin.threads import one_thread_if_small
 from onebasin.trees import PyTree, stack_trees
 
 BATCH = 4  # members matched at once; fixed, so that results do not depend on the machine
@@ -118,6 +119,7 @@ def _tree_moments(q: Alignable) -> tuple[PyTree, PyTree | None]:
     return q.moments() if isinstance(q, Posterior) else (q, None)
 
 
+@one_thread_if_small
 def align_many(
     posteriors: Sequence[Alignable] | Samples | Members,
     *,

@@ -166,6 +166,10 @@ def _kl(q: Moments, p: Moments) -> float:
     )
 
 
+def _reversed_kl(target: Moments, q: Moments) -> float:
+    return _kl(q, target)
+
+
 def _mahalanobis(target: Moments, q: Moments) -> float:
     std = target.positive_std("kl-reduced", "target")
     return _total(lambda m, s, x: ((x - m) / s) ** 2, target.mean, std, q.mean)
@@ -206,7 +210,7 @@ KL = Objective(
     "kl",
     partial(_precisions, "kl", "target", -0.5),
     partial(_second_moments, "kl", "mover", 1.0),
-    lambda target, q: _kl(q, target),
+    _reversed_kl,
 )
 # KL(q₀ ‖ P#q₁) = Σ log(Ps₁/s₀) + (s₀² + (m₀ − Pm₁)²) / 2(Ps₁)² − ½; P permutes the terms of
 # Σ m₁²/2s₁² and leaves their sum as it is.

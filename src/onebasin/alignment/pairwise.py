@@ -28,7 +28,9 @@ from onebasin.alignment.objective import (
 from onebasin.alignment.path_loss import PathLoss, side_of
 from onebasin.alignment.scores import ScoreTable
 from onebasin.choices import OrderName, StartName, check_choice
+from onebasin.pickling import PickledByFields
 from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
+from onebasin.threads import one_thread_if_small
 
 Start: TypeAlias = StartName | Permutation | AlignmentObjective
 """A name, a permutation, or an objective whose optimum is the start."""
@@ -50,7 +52,7 @@ class StartReport:
 
 
 @dataclass(frozen=True)
-class Alignment(Generic[AlignableT]):
+class Alignment(PickledByFields, Generic[AlignableT]):
     """The permutation that brings `mover` to `target`: the result of `align`.
 
     The moved posterior and the distances need a pass over all parameters; they are computed when
@@ -116,6 +118,7 @@ class Alignment(Generic[AlignableT]):
         return transpositions(self.permutation)
 
 
+@one_thread_if_small
 def align(
     posterior: AlignableT,
     *,

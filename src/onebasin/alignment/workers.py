@@ -3,12 +3,10 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from os import cpu_count
 from typing import TypeVar
 
-from threadpoolctl import threadpool_limits
-
 from onebasin.progress import Reporter
+from onebasin.threads import available_cores, one_thread_for_products
 
 T = TypeVar("T")
 SEQUENTIAL = 8  # up to this many members are matched one at a time
@@ -20,11 +18,12 @@ class Workers:
     def __init__(self, members: int, report: Reporter) -> None:
         self.parallel = members > SEQUENTIAL
         self.report = report
-        self.pool = ThreadPoolExecutor(cpu_count()) if self.parallel else None
+        self.pool = ThreadPoolExecutor(len(available_cores())) if self.parallel else None
         # With one match on every core, a multithreaded BLAS would only compete for the cores.
-        self.limits = threadpool_limits(1) if self.parallel else nullcontext()
+        self.limits = one_thread_for_products() if self.parallel else nullcontext()
 
     def __enter__(self) -> "Workers":
+        self.limits.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:

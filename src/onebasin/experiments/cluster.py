@@ -10,7 +10,6 @@ compute differently (other data or other code).
 """
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +23,7 @@ from onebasin.experiments.record import check_same, versions
 from onebasin.experiments.runner import Run
 from onebasin.experiments.stage import Stage
 from onebasin.progress import reporting
+from onebasin.threads import available_cores
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -136,13 +136,6 @@ def _described(distributed: Any, path: Path) -> "Iterator[Client]":
     with make(**options) as cluster, distributed.Client(cluster) as client:
         cluster.scale(workers)
         yield client
-
-
-def available_cores() -> list[int]:
-    """The processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def submit(client: "Client", run: Run, stages: Sequence[Stage]) -> "dict[str, Future]":

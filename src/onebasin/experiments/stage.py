@@ -20,6 +20,7 @@ import jax
 
 from onebasin.experiments.setting import Setting, fingerprint, is_here
 from onebasin.experiments.speed import speed
+from onebasin.pickling import PickledByFields
 from onebasin.progress import ProgressStyle
 
 RESULT = "result.json"
@@ -73,8 +74,11 @@ class File:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A stage function with its config and inputs; `stage["name"]` is a file that it writes."""
+class Stage(PickledByFields):
+    """A stage function with its config and inputs; `stage["name"]` is a file that it writes.
+
+    Where it is unpickled its key is computed anew: data and devices may be others.
+    """
 
     function: Any
     """Marked by `step`, which sets its `version`, `seconds`, `resumes` and `spreads`."""
@@ -129,10 +133,6 @@ class Stage:
         count, here = self.function.spreads(self.config), len(jax.devices())
         same = -(-count // here) == -(-count // USUAL_DEVICES)
         return {} if same else {"devices": here}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the key: where it is unpickled, data and devices may be others."""
-        return {own.name: getattr(self, own.name) for own in fields(self)}
 
     @cached_property
     def key(self) -> str:

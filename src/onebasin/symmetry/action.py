@@ -1,10 +1,7 @@
 """The only code that permutes anything: gathering along the axes of a tree's leaves."""
 
-import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import jax
@@ -13,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from onebasin.symmetry.layout import Layout, Layouts, gather_index, moves
+from onebasin.threads import available_cores, pool
 from onebasin.trees import PyTree, path_name
 
 BLOCK_BYTES = 1 << 20  # so large that threads rarely wait for the GIL, and still in the cache
@@ -163,18 +161,13 @@ def _take(out: np.ndarray, array: np.ndarray, by_axis: Mapping[int, np.ndarray])
                 out[start:stop] = part
 
     starts = range(0, len(array), rows)
-    workers = os.cpu_count() or 1
+    workers = len(available_cores())
     if array.nbytes < PARALLEL_BYTES or len(starts) < 2 * workers:
         blocks(starts)
     else:
         # One task for each core: starting a task costs as much as moving several blocks.
         share = -(-len(starts) // workers)
-        list(_threads().map(blocks, [starts[i : i + share] for i in range(0, len(starts), share)]))
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="onebasin-gather")
+        list(pool().map(blocks, [starts[i : i + share] for i in range(0, len(starts), share)]))
 
 
 def _empty_aligned(like: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ A permutation p acts by gathering, new[i] = old[p[i]]. With (p ∘ q)[i] = q[p[i
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,6 +38,9 @@ class Permutation:
             shapes = {name: p.shape for name, p in validated.items()}
             raise ValueError(f"the groups disagree on the number of draws: {shapes}; give all one")
         object.__setattr__(self, "indices", MappingProxyType(validated))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Permutation, (dict(self.indices),)
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.indices:

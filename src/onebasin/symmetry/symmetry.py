@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from onebasin.networks import NetworkLike, apply_of
+from onebasin.pickling import PickledByFields
 from onebasin.posterior.protocol import Posterior
 from onebasin.symmetry import written
 from onebasin.symmetry.action import move_tree
@@ -27,7 +28,7 @@ PlaceLike: TypeAlias = tuple[str, int] | tuple[str, int, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Symmetry:
+class Symmetry(PickledByFields):
     """The group of permutations of hidden units that leave a network's function unchanged.
 
     `find_symmetry` finds it; `Symmetry.by_hand` takes one that you write down. It is the direct
