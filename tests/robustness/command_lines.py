@@ -45,7 +45,7 @@ VALID = {
     ("prune",): ["q0.safetensors", "--out", "new.safetensors"],
     ("diagnose",): ["draws.safetensors"],
     ("reproduce",): ["kl-vs-w2", "--preset", "toy", "--out", "run"],
-    ("sweep",): ["grid.yaml", "--out", "run", "--dry-run"],
+    ("sweep",): ["grid.yaml", "--out", "run"],
     ("verify",): ["q0.safetensors"],
     ("report",): ["record.json", "--out", "new.html"],
 }
@@ -364,7 +364,7 @@ def foreign_file(chance: random.Random, command: Chosen) -> Line:
 
 def unwritable_file(chance: random.Random, command: Chosen) -> Line:
     found = [o for o in options_of(command) if o.kind == "path" and o.name in WRITTEN]
-    if not found or command in (("demo",), ("reproduce",)):
+    if not found or command in (("demo",), ("reproduce",), ("sweep",)):
         return None
     option = chance.choice(found)
     return _set(command, option, chance.choice(("folder", "", "text.safetensors/new.png", "/")))

@@ -125,6 +125,8 @@ def _check_options(config: Align) -> None:
         raise ValueError("name at least one posterior file to align")
     if config.examples is not None and config.examples < 2:
         raise ValueError(f"--examples is {config.examples}; compare units on at least two")
+    if config.steps < 0:
+        raise ValueError(f"--steps is {config.steps}; give a number of steps, 0 or more")
     if config.to is None and (config.search or config.starts != ("auto",)):
         raise ValueError("--starts and --search are for one target; name it with --to")
     if config.objective not in ON_DATA:
