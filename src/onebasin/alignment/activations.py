@@ -80,6 +80,11 @@ class Activations:
         With Sᵢⱼ = ⟨z⁰ᵢ, z¹ⱼ⟩, the rows of S are features of the target, and those of the identity
         matrix features of the mover: their inner products are the entries of S.
         """
+        if symmetry.blocks:
+            raise ValueError(
+                "activations compare single units, and some of this symmetry move in blocks; find "
+                "it with own_orders=False, or align with an objective on weights"
+            )
         products = self._products(posterior, to, symmetry)
         scores = {name: found.cross for name, found in products.items()}
         units = {name: np.eye(len(cross), dtype=cross.dtype) for name, cross in scores.items()}

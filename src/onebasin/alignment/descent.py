@@ -6,7 +6,8 @@ not. A group on two axes of one array is quadratic: its score matrix is the grad
 permutation, and the step is taken only if the total score rises.
 
 Groups that nest (`alignment/nests.py`) are moved together, from several starts, whenever no group
-alone gains; descent has converged when neither gains any more.
+alone gains; descent has converged when neither gains any more. Groups whose units move in blocks
+are moved with all of their family, exactly (`alignment/blocks.py`).
 """
 
 import time
@@ -17,9 +18,11 @@ from functools import cached_property
 import numpy as np
 
 from onebasin.alignment.assignment import Assignment, gap, solve
+from onebasin.alignment.blocks import solve_family
 from onebasin.alignment.nests import Nest, nests_of, scores_of
 from onebasin.alignment.scores import ScoreTable
 from onebasin.choices import OrderName
+from onebasin.symmetry.blocks import BlocksByGroup, families
 
 
 @dataclass
@@ -77,6 +80,16 @@ class Matcher:
                 self.settled -= neighbours[nest.outer] | neighbours[nest.inner]
                 score = None
                 continue
+            family = self.families.get(name)
+            if family is not None:
+                matrices = {each: self.table.scores(each, known) for each in family}
+                self.table.indices |= solve_family(matrices, self.blocks, family)
+                self.trace.solves += len(family)
+                known |= set(family)
+                waiting = [n for n in waiting if n not in family]
+                self.settled -= set().union(*(neighbours[each] for each in family))
+                score = None
+                continue
             waiting.remove(name)
             matrix = self.table.scores(name, known)
             found = solve(matrix, prices=self.prices.get(name), name=name)
@@ -99,7 +112,7 @@ class Matcher:
         """
         table = self.table
         neighbours = table.neighbours()
-        if score is None and any(name in near for name, near in neighbours.items()):
+        if score is None and (self.families or any(n in near for n, near in neighbours.items())):
             score = table.total()
         begun, first = dict(table.indices) if score is None else None, len(self.trace.scores)
         score = 0.0 if score is None else score
@@ -129,17 +142,32 @@ class Matcher:
             for name in orders.next(list(table.groups)):
                 if name not in waiting:
                     continue
-                waiting.discard(name)
-                gain = self._visit(name, quadratic=name in neighbours[name], score=score)
+                family = self.families.get(name, (name,))
+                waiting.difference_update(family)
+                quadratic = any(not neighbours[each].isdisjoint(family) for each in family)
+                if name in self.families:
+                    gain = self._visit_family(family, quadratic=quadratic, score=score)
+                else:
+                    gain = self._visit(name, quadratic=quadratic, score=score)
                 if gain > 0:
                     score += gain
                     self.trace.add(score)
-                    moved((name,))
+                    moved(family)
         if begun is not None:
             start = table.total(begun)
             score += start
             self.trace.scores[first:] = [start + gained for gained in self.trace.scores[first:]]
         return Descent(score, sweeps, not waiting and not nests)
+
+    @property
+    def blocks(self) -> BlocksByGroup:
+        return self.table.pair.symmetry.blocks
+
+    @cached_property
+    def families(self) -> dict[str, tuple[str, ...]]:
+        """The family of every group whose units move in blocks."""
+        found = map(tuple, families(self.blocks).values())
+        return {name: family for family in found for name in family}
 
     @cached_property
     def nests(self) -> tuple[Nest, ...]:
@@ -166,6 +194,28 @@ class Matcher:
     def _remember(self, name: str, found: Assignment) -> None:
         if found.prices is not None:
             self.prices[name] = found.prices
+
+    def _visit_family(self, family: tuple[str, ...], *, quadratic: bool, score: float) -> float:
+        """Give the groups of a family their best permutations; returns the gain."""
+        table = self.table
+        matrices = {name: table.scores(name) for name in family}
+        found = solve_family(matrices, self.blocks, family)
+        self.trace.solves += len(family)
+        gain = noise = 0.0
+        for name, matrix in matrices.items():
+            rows = np.arange(len(matrix))
+            entries = matrix[rows, table.indices[name]].astype(np.float64)
+            noise += float(np.finfo(matrix.dtype).eps * np.abs(entries).sum())
+            gain += float(np.sum(matrix[rows, found[name]].astype(np.float64) - entries))
+        if gain <= noise:
+            return 0.0
+        if quadratic:
+            total = table.total({**table.indices, **found})
+            gain = total - score
+            if gain <= max(noise, float(np.finfo(table.dtype).eps) * abs(total)):
+                return 0.0
+        table.indices |= found
+        return gain
 
     def _visit(self, name: str, *, quadratic: bool, score: float) -> float:
         """Give a group its best permutation; returns the gain (0 if nothing moved)."""

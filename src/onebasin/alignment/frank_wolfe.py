@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from onebasin.alignment.assignment import solve
+from onebasin.alignment.blocks import solve_all, solve_family
 from onebasin.alignment.descent import Descent, Matcher, Orders
 from onebasin.alignment.objective import FeaturePair
 from onebasin.alignment.scores import ScoreTable
 from onebasin.symmetry import Permutation
+from onebasin.symmetry.blocks import families, units
 from onebasin.symmetry.layout import Layout, occurrences
 
 Relaxed = dict[str, np.ndarray]
@@ -47,7 +49,8 @@ class FrankWolfe:
         """Search from the matcher's permutation; the matcher moves only to a higher score."""
         pair = matcher.table.pair
         relaxed = self._search(pair, self._start(matcher.table))
-        indices = {name: solve(x, name=name).columns for name, x in relaxed.items()}
+        blocks = pair.symmetry.blocks
+        indices = solve_all(relaxed, units(relaxed, blocks), blocks)
         fresh = Matcher(ScoreTable(pair, Permutation(indices)), matcher.trace)
         mark = len(matcher.trace.scores)
         found = fresh.descend(orders, max_sweeps)
@@ -72,11 +75,18 @@ class FrankWolfe:
 
     def _search(self, pair: FeaturePair, relaxed: Relaxed) -> Relaxed:
         names = [group.name for group in pair.symmetry.groups]
+        blocks = pair.symmetry.blocks
         prices: dict[str, np.ndarray] = {}
         value = _score(pair, relaxed)
         for _ in range(self.steps):
             vertex = {}
+            for family in families(blocks).values():
+                gradients = {name: gradient(pair, relaxed, name) for name in family}
+                for name, columns in solve_family(gradients, blocks, family).items():
+                    vertex[name] = np.eye(len(columns))[columns]
             for name in names:
+                if name in vertex:
+                    continue
                 found = solve(gradient(pair, relaxed, name), prices=prices.get(name), name=name)
                 if found.prices is not None:
                     prices[name] = found.prices

@@ -77,7 +77,8 @@ def _pairs(symmetry: Symmetry) -> list[tuple[str, str]]:
     for places in on_leaf.values():
         for n, (group, place) in enumerate(places):
             for other, at in places[n + 1 :]:
-                if group.name != other.name and _factors(place, at):
+                free = group.name not in symmetry.blocks and other.name not in symmetry.blocks
+                if free and group.name != other.name and _factors(place, at):
                     a, b = sorted((group.name, other.name), key=order.__getitem__)
                     found.setdefault((a, b))
     return list(found)

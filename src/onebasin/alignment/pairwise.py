@@ -256,6 +256,11 @@ def _learned(
     if search is not None:
         raise ValueError("search is for objectives that are solved by assignment; drop it")
     checked_readings(posterior, to, symmetry)
+    if symmetry.blocks:
+        raise ValueError(
+            "PathLoss learns the orders of single units, and some of this symmetry move in blocks; "
+            "find it with own_orders=False"
+        )
     chosen = _checked_starts(starts, symmetry, key)
     candidates: list[tuple[str, Callable[[], Permutation]]] = []
     units = Activations(objective.network, objective.examples[0][:SEEN], correlation=True)
@@ -331,6 +336,11 @@ def _checked_starts(
                 f"there is no start '{start}'; use {', '.join(names)}, a Permutation or "
                 "Activations(network, x)"
             )
+    if symmetry.blocks and "shaken" in chosen:
+        raise ValueError(
+            "a shaken start moves single units, and some of this symmetry move in blocks; give "
+            "'random' starts"
+        )
     if chosen[0] == "shaken":
         raise ValueError(
             "a shaken start needs an end to shake; give another before it, for example "

@@ -4,7 +4,8 @@ The parameters are randomised first, because zero biases and unit gains hide err
 network runs in double precision. Then the groups are permuted, each alone and all together; the
 outputs must not change. Each group is permuted by a cycle through all its units at one random
 setting of the parameters, and by a transposition of two neighbours on that cycle at another.
-Together these two generate every permutation of the group.
+Together these two generate every permutation of the group. A group in blocks is permuted inside its
+blocks, and the blocks of a family are moved by a cycle and a transposition.
 
 As a control, places of a group are left out, one at a time. Then the outputs must change, or the
 place is inert: the function does not depend on the order there (as with the bias of attention
@@ -23,6 +24,7 @@ import numpy as np
 
 from onebasin.networks import Apply
 from onebasin.symmetry.action import move_tree
+from onebasin.symmetry.blocks import BlocksByGroup, families, joined
 from onebasin.symmetry.groups import Group, Place, Where
 from onebasin.symmetry.layout import Layouts, without
 from onebasin.symmetry.randomised import CannotRun, Randomised
@@ -79,6 +81,7 @@ class Report:
 def check(
     groups: Sequence[Group],
     layouts: tuple[Layouts, Layouts],
+    blocks: BlocksByGroup,
     apply: Apply,
     params: PyTree,
     x: Any,
@@ -98,13 +101,13 @@ def check(
                 network = Randomised(apply, params, x, state, double=True, rows=rows)
                 if network.accepts_operands():
                     try:
-                        return _check(groups, layouts, network, seed, every_place)
+                        return _check(groups, layouts, blocks, network, seed, every_place)
                     except CannotRun:
                         continue
         # Some networks require single precision, e.g. for the carry of a scan.
         network = Randomised(apply, params, x, state, double=False, rows=None)
         try:
-            return _check(groups, layouts, network, seed, every_place)
+            return _check(groups, layouts, blocks, network, seed, every_place)
         except CannotRun as error:
             raise NotASymmetry(str(error)) from None
 
@@ -112,6 +115,7 @@ def check(
 def _check(
     groups: Sequence[Group],
     layouts: tuple[Layouts, Layouts],
+    blocks: BlocksByGroup,
     network: Randomised,
     seed: list[int],
     every_place: bool,
@@ -125,16 +129,15 @@ def _check(
             "a shallower network of the same kind"
         )
     rng = np.random.default_rng(seed)
-    cycles = {group.name: rng.permutation(group.size) for group in groups}
-    moves = [
-        {name: _cycle(order) for name, order in cycles.items()},
-        {name: _swap(order) for name, order in cycles.items()},
-    ]
+    moves = _moves(groups, blocks, rng)
     alone: dict[str, float] = {}
     left_out: dict[Place, float] = {}
     identity = {group.name: np.arange(group.size) for group in groups}
+    whole = _whole_blocks(groups, blocks, rng)
     for group in groups:
         moved = [{**identity, group.name: move[group.name]} for move in moves]
+        if group.name in blocks and blocks[group.name].count == group.size:
+            moved = [{**identity, **move[blocks[group.name].family]} for move in whole]
         changes = [t.change(m) for t, m in zip(trials, moved, strict=True)]
         alone[group.name] = max(changes)
         if not alone[group.name] <= tolerance:
@@ -147,9 +150,7 @@ def _check(
         for place in group.places if len(group.places) > 1 else ():
             left_out[place] = trials[0].change(moved[0], leaving_out=place)
             if left_out[place] <= tolerance:
-                left_out[place] = trials[1].change(
-                    {**identity, group.name: moves[0][group.name]}, leaving_out=place
-                )
+                left_out[place] = trials[1].change(moved[0], leaving_out=place)
             if not every_place and left_out[place] > tolerance:
                 break
         else:
@@ -163,6 +164,14 @@ def _check(
                     UncheckedWarning,
                     stacklevel=4,
                 )
+    for family, names in families(blocks).items():
+        for trial, move in zip(trials, whole, strict=True):
+            change = trial.change({**identity, **move[family]})
+            if not change <= tolerance:
+                raise NotASymmetry(
+                    f"the blocks of '{family}' are no symmetry of this network: moving them in "
+                    f"groups {', '.join(names)} changes the outputs by {change:.1e} of their range"
+                )
     together = max(t.change(m) for t, m in zip(trials, moves, strict=True))
     if not together <= tolerance:
         raise NotASymmetry(
@@ -170,6 +179,46 @@ def _check(
             f"{together:.1e} of their range; leave one of them out"
         )
     return Report(alone, together, left_out, tolerance)
+
+
+def _moves(
+    groups: Sequence[Group], blocks: BlocksByGroup, rng: np.random.Generator
+) -> list[dict[str, np.ndarray]]:
+    """A cycle and a transposition of every group; of a group in blocks, inside its blocks.
+
+    Every block has a cycle of its own, and one of them a transposition.
+    """
+    moves: list[dict[str, np.ndarray]] = [{}, {}]
+    for group in groups:
+        own = blocks.get(group.name)
+        if own is None:
+            order = rng.permutation(group.size)
+            moves[0][group.name], moves[1][group.name] = _cycle(order), _swap(order)
+            continue
+        inner = _unmoved(own.count, group.size)
+        orders = [rng.permutation(inner.shape[1]) for _ in range(own.count)]
+        cycles = np.stack([_cycle(order) for order in orders])
+        inner[rng.integers(own.count)] = _swap(orders[0])
+        still = np.arange(own.count)
+        moves[0][group.name], moves[1][group.name] = joined(still, cycles), joined(still, inner)
+    return moves
+
+
+def _whole_blocks(
+    groups: Sequence[Group], blocks: BlocksByGroup, rng: np.random.Generator
+) -> list[dict[str, dict[str, np.ndarray]]]:
+    """A cycle and a transposition of the blocks of every family, for all of its groups."""
+    sizes = {group.name: group.size for group in groups}
+    moves: list[dict[str, dict[str, np.ndarray]]] = [{}, {}]
+    for family, names in families(blocks).items():
+        order = rng.permutation(blocks[names[0]].count)
+        for move, outer in zip(moves, (_cycle(order), _swap(order)), strict=True):
+            move[family] = {n: joined(outer, _unmoved(len(order), sizes[n])) for n in names}
+    return moves
+
+
+def _unmoved(count: int, size: int) -> np.ndarray:
+    return np.tile(np.arange(size // count), (count, 1))
 
 
 class _Trial:

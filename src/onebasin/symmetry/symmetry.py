@@ -16,6 +16,7 @@ from onebasin.pickling import PickledByFields
 from onebasin.posterior.protocol import Posterior
 from onebasin.symmetry import written
 from onebasin.symmetry.action import move_tree
+from onebasin.symmetry.blocks import BlocksByGroup, check_blocks, families, random_order
 from onebasin.symmetry.check import Report, check
 from onebasin.symmetry.groups import Group, Roles, find_groups
 from onebasin.symmetry.layout import Fixed, Layout, Layouts, Product, Units
@@ -56,6 +57,9 @@ class Symmetry(PickledByFields):
     no group has a place there. Those of the running statistics begin with `state:`."""
     roles: Roles = field(default_factory=dict)
     """The role of each axis (leaf, axis) of a parameter, as far as the trace knows it."""
+    blocks: BlocksByGroup = field(default_factory=dict)
+    """Groups whose units move in blocks, such as the dimensions of heads that each have their own
+    order (`find_symmetry(..., own_orders=True)`), with the family whose blocks move alike."""
 
     def __hash__(self) -> int:
         return self._hash
@@ -147,7 +151,9 @@ class Symmetry(PickledByFields):
         True
         """
         path = check_new(path, overwrite=overwrite)
-        content = written.describe(self.layouts, self.state_layouts, self.unused, self.roles)
+        content = written.describe(
+            self.layouts, self.state_layouts, self.unused, self.roles, self.blocks
+        )
         written.write(path, content)
         return path
 
@@ -191,8 +197,20 @@ class Symmetry(PickledByFields):
         for name in transpositions if by_name else ():
             self[name]  # an unknown group is an error
         indices = {}
+        outers: dict[str, np.ndarray] = {}
         for i, group in enumerate(self.groups):
             rng = np.random.default_rng([*seed, i])
+            if group.name in self.blocks:
+                own = self.blocks[group.name]
+                if transpositions is not None:
+                    raise ValueError(
+                        f"the units of group '{group.name}' move in blocks, so no number of "
+                        "transpositions can be prescribed; leave transpositions out"
+                    )
+                if own.family not in outers:
+                    outers[own.family] = rng.permutation(own.count)
+                indices[group.name] = random_order(group.size, own.count, outers[own.family], rng)
+                continue
             if transpositions is None:
                 indices[group.name] = rng.permutation(group.size)
                 continue
@@ -263,7 +281,9 @@ class Symmetry(PickledByFields):
         """
         self.check_shapes(params)
         layouts = (self.layouts, self.state_layouts)
-        return check(self.groups, layouts, apply_of(network), params, x, state, key, every_place)
+        apply = apply_of(network)
+        groups, blocks = self.groups, self.blocks
+        return check(groups, layouts, blocks, apply, params, x, state, key, every_place)
 
     def check_permutation(self, p: Permutation) -> Permutation:
         """The permutation itself, or an error if its groups are not those of this symmetry."""
@@ -276,6 +296,7 @@ class Symmetry(PickledByFields):
                 f"{given.get(wrong, 'no')} units where {sizes.get(wrong, 'no')} are expected; take "
                 "one found with this symmetry"
             )
+        check_blocks(p.indices, self.blocks)
         return p
 
     @cached_property
@@ -301,6 +322,9 @@ class Symmetry(PickledByFields):
             f"{name:<{wide}}  {size:>5}  {places}"
             for name, size, places in (("group", "size", "places"), *self._rows())
         ]
+        for family, names in families(self.blocks).items():
+            count = self.blocks[names[0]].count
+            lines.append(f"{', '.join(names)}: {count} blocks of '{family}', each in its own order")
         if self.unused:
             lines.append(f"unused, the output does not depend on: {', '.join(self.unused)}")
         return "\n".join(lines)

@@ -19,6 +19,7 @@ from onebasin.symmetry import layout as lay
 from onebasin.symmetry import rules_indexing, rules_linear, rules_shape  # noqa: F401
 from onebasin.symmetry.axes import Atom, Axis
 from onebasin.symmetry.groups import Role
+from onebasin.symmetry.own_orders import with_own_orders
 from onebasin.symmetry.rules import CALLS, LOOPS, Trace, Value, fix_whole
 from onebasin.symmetry.rules_control import run
 from onebasin.symmetry.symmetry import Symmetry
@@ -45,6 +46,7 @@ def find_symmetry(
     *,
     state: PyTree | None = None,
     check: bool = True,
+    own_orders: bool = False,
 ) -> Symmetry:
     """The permutations of hidden units that leave a network's function unchanged.
 
@@ -59,6 +61,10 @@ def find_symmetry(
       x: a batch of inputs, or its shape.
       state: the running statistics, if the network has any.
       check: check the result numerically (see `Symmetry.check`).
+      own_orders: give each attention head its own order of dimensions, and each group of a grouped
+        convolution or GroupNorm its own order of channels, where these share an axis and the
+        numerical check confirms it; otherwise all heads share one. `align` with an objective on
+        weights and `align_many` support it.
 
     Raises:
       NotASymmetry: the check fails or is inconclusive.
@@ -100,10 +106,16 @@ def find_symmetry(
             stacklevel=2,
         )
     symmetry = traced.symmetry()
+    if own_orders and not check:
+        raise ValueError("own orders are confirmed by the check; leave out check=False")
+    key = jax.random.key(0)  # the result does not depend on it, only the values tried
+
+    def confirm(found: Symmetry) -> None:
+        found.check(apply, params, x, state=state, key=key, every_place=False)
+
     if check and symmetry.groups:
-        key = jax.random.key(0)  # the result does not depend on it, only the values tried
-        symmetry.check(apply, params, x, state=state, key=key, every_place=False)
-    return symmetry
+        confirm(symmetry)
+    return with_own_orders(symmetry, confirm) if own_orders else symmetry
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ Every leaf lists its axes: a number is an axis of that length, which no permutat
 an axis of the units of that group. `{"product": [49, "conv"]}` is a flattened axis of 49 × units,
 the last part varying fastest, and `{"concat": ["a", "b"]}` one part after another; they nest. The
 entry `state` lists the running statistics in the same way. `unused` and `roles` are what a trace
-knows besides, and may be left out.
+knows besides, and may be left out. `"blocks": {"dims": ["heads", 4]}` says that the units of the
+group move in 4 blocks, alike in all groups of the family.
 """
 
 import json
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from onebasin.atomic import write_atomically
+from onebasin.symmetry.blocks import Blocks, BlocksByGroup
 from onebasin.symmetry.groups import Role, Roles
 from onebasin.symmetry.layout import Concat, Fixed, Layout, Layouts, Product, Units
 
 FORMAT, VERSION = "onebasin-symmetry", 1
 LARGEST_AXIS = 10**8  # positions; a longer axis is a slip, and would exhaust the memory
 DEEPEST = 50  # parts within parts
-KNOWN = {"format", "version", "groups", "params", "state", "unused", "roles"}
+KNOWN = {"format", "version", "groups", "params", "state", "unused", "roles", "blocks"}
 
 
 class SymmetryFileError(ValueError):
@@ -31,7 +33,11 @@ class SymmetryFileError(ValueError):
 
 
 def describe(
-    layouts: Layouts, state: Layouts, unused: tuple[str, ...], roles: Roles
+    layouts: Layouts,
+    state: Layouts,
+    unused: tuple[str, ...],
+    roles: Roles,
+    blocks: BlocksByGroup,
 ) -> dict[str, Any]:
     """The JSON form of a symmetry."""
     sizes: dict[str, int] = {}
@@ -45,6 +51,8 @@ def describe(
         }
     if unused:
         content["unused"] = list(unused)
+    if blocks:
+        content["blocks"] = {name: [own.family, own.count] for name, own in blocks.items()}
     if roles:
         content["roles"] = {
             leaf: [roles.get((leaf, i)) for i in range(len(axes))]
@@ -67,8 +75,8 @@ def _describe(layout: Layout, sizes: dict[str, int]) -> Any:
             return {"concat": [_describe(part, sizes) for part in parts]}
 
 
-def rebuild(content: Any) -> tuple[Layouts, Layouts, tuple[str, ...], Roles]:
-    """Layouts of params and state, unused leaves and roles, from the JSON form."""
+def rebuild(content: Any) -> tuple[Layouts, Layouts, tuple[str, ...], Roles, BlocksByGroup]:
+    """Layouts of params and state, unused leaves, roles and blocks, from the JSON form."""
     if not isinstance(content, Mapping) or content.get("format") != FORMAT:
         raise SymmetryFileError(f'it is not a symmetry; "format" must be "{FORMAT}"')
     if content.get("version") != VERSION:
@@ -97,7 +105,31 @@ def rebuild(content: Any) -> tuple[Layouts, Layouts, tuple[str, ...], Roles]:
         raise SymmetryFileError(
             '"unused" names what is not a leaf; list leaves of "params", or slices of them'
         )
-    return params, state, tuple(unused), _roles(content.get("roles", {}), params)
+    roles = _roles(content.get("roles", {}), params)
+    return params, state, tuple(unused), roles, _blocks(content.get("blocks", {}), sizes)
+
+
+def _blocks(entries: Any, sizes: Mapping[str, int]) -> BlocksByGroup:
+    if not isinstance(entries, Mapping):
+        raise SymmetryFileError('"blocks" is wrong; give groups a family and a number of blocks')
+    found = {}
+    counts: dict[str, int] = {}
+    for name, entry in entries.items():
+        match entry:
+            case [str(family), int(count)] if (
+                name in sizes and _is_length(count) and count > 0 and sizes[name] % count == 0
+            ):
+                if counts.setdefault(family, count) != count:
+                    raise SymmetryFileError(
+                        f"\"blocks\" gives the family '{family:.40}' two numbers of blocks"
+                    )
+                found[name] = Blocks(family, count)
+            case _:
+                raise SymmetryFileError(
+                    f'"blocks" of "{name:.40}" must be a family and a number of blocks that '
+                    "divides its units"
+                )
+    return found
 
 
 def _layouts(entry: str, leaves: Any, sizes: Mapping[str, int]) -> Layouts:
