@@ -96,7 +96,8 @@ def test_many_draws_are_aligned_with_own_orders(heads):
     params, symmetry = heads
     moved = [symmetry.act(symmetry.random(key=jax.random.key(i)), params) for i in range(3)]
     draws = Samples(jax.tree.map(lambda *leaves: np.stack(leaves), *moved))
-    aligned = align_many(draws, symmetry=symmetry, objective="l2").posterior
+    aligned = align_many(draws, symmetry=symmetry, objective="l2").posteriors
+    assert isinstance(aligned, Samples)
     for leaf in jax.tree.leaves(aligned.draws):
         assert (np.asarray(leaf) == np.asarray(leaf)[:1]).all()
 
