@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onebasin.symmetry import Group, NoRuleWarning, Symmetry, find_symmetry
+from onebasin.symmetry import Group, NoRuleWarning, NotASymmetry, Symmetry, find_symmetry
+from onebasin.symmetry.own_orders import candidates
 
 Params = dict[str, Any]
 Layer = Callable[[Params, Any], Any]
@@ -396,10 +397,23 @@ def false_groups(network: RandomNetwork, symmetry: Symmetry, seed: int) -> list[
     return wrong
 
 
+def false_orders(network: RandomNetwork, symmetry: Symmetry, seed: int) -> bool:
+    """Whether a random permutation of all groups, with own orders inside blocks, is a false one."""
+    rng = np.random.default_rng([13, seed])
+    params = {k: rng.normal(size=np.shape(v)) * 0.7 for k, v in network.params.items()}
+    x = rng.normal(size=(5, *network.x.shape[1:]))
+    reference = np.asarray(network.apply(params, x))
+    permutation = symmetry.random(key=jax.random.key(seed))
+    for group in symmetry.groups:
+        params = permuted(params, group, np.asarray(permutation[group.name]))
+    scale = np.abs(reference).max() + np.ptp(reference) + 1e-12
+    return not np.abs(np.asarray(network.apply(params, x)) - reference).max() <= 1e-8 * scale
+
+
 def attack(folder: Path, count: int, seed: int) -> dict[str, Any]:
     """Trace `count` random networks; how many groups were found, and which are false."""
     del folder
-    groups, defects = 0, []
+    groups, in_blocks, defects = 0, 0, []
     with jax.enable_x64(True):
         for number in range(count):
             network = random_network(1_000_000 * seed + number)
@@ -409,4 +423,18 @@ def attack(folder: Path, count: int, seed: int) -> dict[str, Any]:
             groups += len(found.groups)
             wrong = false_groups(network, found, number)
             defects += [f"network {number}: group {name} is false" for name in wrong]
-    return {"tried": count, "groups": groups, "defects": defects}
+            if not wrong and candidates(found):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    try:
+                        found = find_symmetry(
+                            network.apply, network.params, network.x, own_orders=True
+                        )
+                    except NotASymmetry as error:  # outputs too flat to check anything
+                        if "cannot run" not in str(error) and "inconclusive" not in str(error):
+                            defects.append(f"network {number}: {error}")
+                        continue
+                in_blocks += len(found.blocks)
+                if false_orders(network, found, number):
+                    defects.append(f"network {number}: an own order is false")
+    return {"tried": count, "groups": groups, "in_blocks": in_blocks, "defects": defects}

@@ -7,3 +7,4 @@ def test_no_group_of_a_random_network_is_false(tmp_path):
     found = attack(tmp_path, 60, seed=0)
     assert found["defects"] == []
     assert found["groups"] > 100
+    assert found["in_blocks"] > 0
