@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onebasin.evaluation.predicting import predict, predictive
+from onebasin.evaluation.predicting import Predictive, predict, predictive
 from onebasin.posterior import LowRank, MeanField, Mixture, Samples
 
 CLASSES = 3
@@ -102,6 +102,7 @@ def test_log_space_holds_where_probabilities_vanish():
     """Logits of ±200: every probability of the wrong class is 0 in float32, its log is not."""
     q = Samples({"w": jnp.asarray([[[200.0, -200.0]], [[150.0, -150.0]]])})
     found = predictive(q, lambda p, x: x @ p["w"], np.ones((2, 1), np.float32), key=KEY)
+    assert isinstance(found, Predictive)
     # log of the average of exp(−400) and exp(−300)
     np.testing.assert_allclose(found.log_probs[:, 1], -300 - np.log(2), rtol=1e-6)
     assert np.isfinite(found.log_probs).all()

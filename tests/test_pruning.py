@@ -64,7 +64,7 @@ def test_masks_are_those_of_brute_force(by, scope, keep):
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=30), st.floats(0.01, 1.0))
 def test_ties_go_to_the_first_and_the_number_is_exact(values, keep):
     leaf = np.array(values, np.float32)
-    found = prune({"a": leaf}, {"a": leaf + 1}, keep=keep)
+    found = prune({"a": leaf}, {"a": leaf + 1}, keep=keep, by="std")
     expected = by_hand({"a": leaf}, {"a": leaf + 1}, keep, "std", "global")
     np.testing.assert_array_equal(found.mask["a"], expected["a"])
 
@@ -87,9 +87,9 @@ def test_refused():
         with pytest.raises(ValueError, match="keep is the share"):
             prune(Q.mean, Q.std, keep=keep)
     with pytest.raises(ValueError, match="needs the standard deviations"):
-        prune(Q.mean)
+        prune(Q.mean, by="std")
     with pytest.raises(ValueError, match="the std does not match"):
-        prune(Q.mean, {"w": np.ones(3)})
+        prune(Q.mean, {"w": np.ones(3)}, by="std")
     with pytest.raises(ValueError, match="leaf 'w' holds NaN"):
         prune({"w": np.array([np.nan])}, by="magnitude")
     with pytest.raises(ValueError, match="no rule to prune by 'sigma'"):
@@ -113,8 +113,8 @@ def test_curve_is_the_accuracy_of_the_pruned_mean():
     # Draws are pruned by their own mean and spread.
     draws = Samples(Q.sample(50, key=jax.random.key(0)))
     mean, std = draws.moments()
-    params = prune(mean, std, keep=0.2).params
-    own = pruning_curve(draws, relu_mlp, (x, y), keeps=(0.2,))
+    params = prune(mean, std, keep=0.2, by="snr").params
+    own = pruning_curve(draws, relu_mlp, (x, y), keeps=(0.2,), by="snr")
     assert own.accuracy[0] == pytest.approx(np.mean(relu_mlp(params, x).argmax(-1) == y))
 
 
@@ -123,7 +123,7 @@ def test_sparse_files_give_back_what_was_kept(tmp_path, dtype, x64):
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), Q.mean)
     params["kept_zero"] = jnp.zeros(3, dtype)  # a kept zero is not a pruned one
     std = {**Q.std, "kept_zero": jnp.array([1e-9, 9.0, 9.0])}
-    found = prune(params, std, keep=0.3)
+    found = prune(params, std, keep=0.3, by="std")
     path = save_sparse(tmp_path / "a.safetensors", found, network={"kind": "MLP"}, note=1)
     back = load_sparse(path)
     assert same_tree(back.pruned.params, found.params)

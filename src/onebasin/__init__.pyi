@@ -12,6 +12,7 @@ from .alignment import align as align
 from .alignment import align_many as align_many
 from .compaction import Calibration as Calibration
 from .compaction import Compact as Compact
+from .compaction import Effect as Effect
 from .compaction import Rebase as Rebase
 from .compaction import calibrate as calibrate
 from .compaction import compact as compact
@@ -24,14 +25,21 @@ from .diagnosis import diagnose as diagnose
 from .diagnosis import to_arviz as to_arviz
 from .evaluation import Evidence as Evidence
 from .evaluation import Landscape as Landscape
+from .evaluation import MixturePredictive as MixturePredictive
 from .evaluation import Predictive as Predictive
 from .evaluation import Profile as Profile
 from .evaluation import ReferenceTable as ReferenceTable
 from .evaluation import accuracy as accuracy
 from .evaluation import agreement as agreement
 from .evaluation import calibration_error as calibration_error
+from .evaluation import coverage as coverage
+from .evaluation import cramer_distance as cramer_distance
+from .evaluation import crps as crps
+from .evaluation import interval_width as interval_width
 from .evaluation import landscape as landscape
 from .evaluation import log_evidence as log_evidence
+from .evaluation import mean_deviance as mean_deviance
+from .evaluation import mean_shift as mean_shift
 from .evaluation import nll as nll
 from .evaluation import plane_through as plane_through
 from .evaluation import predict as predict
@@ -39,6 +47,7 @@ from .evaluation import predictive as predictive
 from .evaluation import profile as profile
 from .evaluation import random_plane as random_plane
 from .evaluation import reference_table as reference_table
+from .evaluation import rmse as rmse
 from .evaluation import total_variation as total_variation
 from .evaluation import wasserstein as wasserstein
 from .inference.fitting import FitResult as FitResult

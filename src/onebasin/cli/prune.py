@@ -29,8 +29,8 @@ class Prune(
     """File to write: the values kept and their positions."""
     keep: float = 0.1
     """Fraction of the weights to keep."""
-    by: PruningRule = "std"
-    """Keep the lowest std, the highest |mean|/std, or the highest |mean|."""
+    by: PruningRule = "magnitude"
+    """Keep the highest |mean| (it keeps most), the highest |mean|/std, or the lowest std."""
     scope: PruningScope = "global"
     """Rank all weights together, or keep the same fraction of every layer."""
     curve: bool = False

@@ -12,7 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onebasin.evaluation.predicting import predictive
+from onebasin.evaluation.mixture_predictive import MixturePredictive
+from onebasin.evaluation.predicting import predicting_likelihood, predictive
+from onebasin.keys import subkey
+from onebasin.likelihoods import Classification, LikelihoodLike
 from onebasin.networks import NetworkLike, apply_of
 from onebasin.posterior import LowRank, MeanField, Samples
 from onebasin.posterior.noise import normal_like
@@ -20,6 +23,7 @@ from onebasin.trees import PyTree
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.0)
 STRENGTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
+TARGETS = 32  # samples of the targets of every input, for the divergence where they are numbers
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ def calibrate(
     network: NetworkLike,
     x: PyTree,
     key: jax.Array,
+    likelihood: LikelihoodLike | None = None,
     num_samples: int = 64,
     diagonal: Sequence[float] = SHARES,
     factors: Sequence[float] = STRENGTHS,
@@ -64,7 +69,8 @@ def calibrate(
 
     The mean is kept and the two kinds of noise are scaled, θ = m + τ·Fᵀz + √α·σε, so that
     KL(draws ‖ Gaussian) of the predictives on `x` is least. α and τ are chosen in turn, with the
-    same z and ε, until neither changes.
+    same z and ε, until neither changes. Where targets are numbers, the divergence is the mean of
+    log p − log q over targets drawn from the predictive p of the draws, the same for all α and τ.
 
     >>> import onebasin as ob
     >>> q = ob.MeanField({"w": jnp.zeros(2)}, {"w": jnp.ones(2)})
@@ -77,9 +83,10 @@ def calibrate(
     Args:
       posterior: the Gaussian, for example that of `compact`.
       to: the draws whose predictive is matched.
-      network: the network's function, a `Network` or a `Problem`; its outputs are logits.
+      network: the network's function, a `Network` or a `Problem`.
       x: a batch of inputs; no labels are used.
       key: the random key of the noise.
+      likelihood: by default that of the problem, else "categorical".
       num_samples: draws of the Gaussian.
       diagonal: the factors α ≤ 1 of the diagonal variances to try.
       factors: the factors τ ≤ 1 of F to try.
@@ -87,13 +94,18 @@ def calibrate(
     Returns:
       A `Calibration`; its `posterior` is the scaled Gaussian, of the same kind.
     """
-    apply = apply_of(network)
+    apply, resolved = apply_of(network), predicting_likelihood(network, likelihood)
     draws_key, noise_key = jax.random.split(key)
-    reference = predictive(to, apply, x, key=draws_key, num_samples=to.num_draws)
-    probabilities = jnp.asarray(reference.probs, jnp.float32)
-    entropy = float(-np.sum(reference.probs * reference.log_probs, axis=1).mean())
+    reference = predictive(
+        to, network, x, key=draws_key, likelihood=resolved, num_samples=to.num_draws
+    )
     common, own = _noise(posterior, num_samples, noise_key)
     has_factors = isinstance(posterior, LowRank)
+    if isinstance(reference, MixturePredictive):
+        targets, entropy = _sampled_targets(reference, noise_key)
+    else:
+        targets = jnp.asarray(reference.probs, jnp.float32)
+        entropy = float(-np.sum(reference.probs * reference.log_probs, axis=1).mean())
 
     @jax.jit
     def cross_entropy(alpha: jax.Array, tau: jax.Array) -> jax.Array:
@@ -103,11 +115,16 @@ def calibrate(
                 posterior.mean,
                 *noise,
             )
-            return jax.nn.log_softmax(apply(params, x))
+            outputs = apply(params, x)
+            if isinstance(resolved, Classification):
+                return resolved.log_probs(outputs)
+            return jax.lax.map(lambda y: resolved(outputs, y), targets)
 
         logs = jax.lax.map(one, (common, own))
         mixed = jax.nn.logsumexp(logs, axis=0) - jnp.log(num_samples)
-        return -jnp.mean(jnp.sum(probabilities * mixed, axis=-1))
+        if isinstance(resolved, Classification):
+            return -jnp.mean(jnp.sum(targets * mixed, axis=-1))
+        return -jnp.mean(mixed)
 
     tried: dict[tuple[float, float], float] = {}
 
@@ -126,6 +143,13 @@ def calibrate(
         if (alpha, tau) == before:
             break
     return Calibration(_scaled(posterior, alpha, tau), alpha, tau, divergence(alpha, tau), tried)
+
+
+def _sampled_targets(reference: MixturePredictive, key: jax.Array) -> tuple[jax.Array, float]:
+    """Targets drawn from the predictive, [samples, n, ...], and its entropy by the same targets."""
+    targets = reference.sample(TARGETS, key=subkey(key, "targets"))
+    logs = [reference.log_likelihood(y).mean() for y in targets]
+    return jnp.asarray(targets), -float(np.mean(logs))
 
 
 def _noise(posterior: MeanField | LowRank, count: int, key: jax.Array) -> tuple[PyTree, PyTree]:

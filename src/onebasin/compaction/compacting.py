@@ -16,10 +16,14 @@ from onebasin.alignment.gaussian_fit import GaussianFit
 from onebasin.alignment.members import Members
 from onebasin.alignment.moments import Alignable, state_of
 from onebasin.choices import FitTarget, RebaseName, check_choice
+from onebasin.compaction.effect import Effect, effect
 from onebasin.compaction.output_directions import output_directions
 from onebasin.compaction.rebasing import Rebase, Rebasing
+from onebasin.data.examples import Examples
+from onebasin.likelihoods import LikelihoodLike
 from onebasin.networks import Apply, NetworkLike, apply_of
-from onebasin.posterior import LowRank, MeanField, Samples
+from onebasin.posterior import LowRank, MeanField, Mixture, Posterior, Samples
+from onebasin.problem import likelihood_for
 from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, ScaleSymmetry, Symmetry, find_scales, stack
 from onebasin.symmetry.action import move_tree
@@ -74,6 +78,42 @@ class Compact:
         )
         return self._moved(Samples(draws, jnp.concatenate([part.chain for part in parts]), state))
 
+    def effect(
+        self,
+        network: NetworkLike,
+        data: Examples,
+        *,
+        key: jax.Array,
+        posterior: Posterior | None = None,
+        likelihood: LikelihoodLike | None = None,
+        num_samples: int = 128,
+        progress: Progress = "auto",
+    ) -> Effect:
+        """What replacing the members by the Gaussian does to predictions on `data`.
+
+        Args:
+          network: `apply(params, x)`, a `Network` or a `Problem`.
+          data: a split with .x and .y, or a pair.
+          key: the key of the draws.
+          posterior: the Gaussian, if it was changed since, as by `calibrate`.
+          likelihood: by default that of the problem, else "categorical".
+          num_samples: draws of the members together, and of the Gaussian.
+          progress: how to show progress, or a function of (what, done, total).
+        """
+        members: Any = self.samples if self.members.draws is not None else self.members.sources
+        if not isinstance(members, Samples):
+            members = Mixture(tuple(members), jnp.full(len(members), 1 / len(members)))
+        return effect(
+            members,
+            self.posterior if posterior is None else posterior,
+            network,
+            data,
+            key=key,
+            likelihood=likelihood,
+            num_samples=num_samples,
+            progress=progress,
+        )
+
     def _moved(self, member: Alignable, index: int | None = None) -> Alignable:
         """One member, or all draws, balanced and moved."""
         if self.scale_symmetry is not None and self.scales is not None:
@@ -94,6 +134,7 @@ def compact(
     balance: bool | ScaleSymmetry = False,
     network: NetworkLike | None = None,
     x: PyTree | None = None,
+    likelihood: LikelihoodLike | None = None,
     floor: float = 1e-3,
     progress: Progress = "auto",
 ) -> Compact:
@@ -123,6 +164,8 @@ def compact(
         units and needs `network` and `x`, or give a `ScaleSymmetry`.
       network: the network, for what is computed on data.
       x: a batch of inputs; no labels are used.
+      likelihood: by which `fit="outputs"` weighs outputs of different kinds; by default that of the
+        problem, else "categorical".
       floor: least variance of a coordinate, as a share of its leaf's mean variance.
       progress: how to show progress, or a function of (what, done, total).
 
@@ -162,7 +205,9 @@ def compact(
         )
     if fit == "outputs":
         assert apply is not None  # checked with the other arguments
-        gaussian.project(*output_directions(members, rank, apply, x))
+        assert network is not None
+        weighed_by = likelihood_for(network, likelihood)
+        gaussian.project(*output_directions(members, rank, apply, x, weighed_by))
     permutations = stack([Permutation(indices) for indices in gaussian.aligned.indices])
     return Compact(
         posterior=_posterior(gaussian, members, _mean_state(members, symmetry, permutations)),

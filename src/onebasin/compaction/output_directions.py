@@ -5,7 +5,9 @@ of the n members on some inputs, and V the eigenvectors of the n × n matrix yy�
 eigenvalues λ. To first order in the weights, F = Vᵀx/√n are the `rank` directions in the span of
 the members that keep the most output variance, Σ_{r ≤ rank} λ_r of Σ λ_r. Scaled by
 τ = √(Σ λ / Σ_{r ≤ rank} λ) they carry all of it. Independent noise on the weights would only add
-to it, so the diagonal is left at its floor.
+to it, so the diagonal is left at its floor. Outputs of different kinds, such as a mean and a log
+std, are weighed by the square root of their Fisher information, so that equal differences are
+equally easy to see in the targets; logits count as they are.
 """
 
 import jax
@@ -13,6 +15,7 @@ import numpy as np
 
 from onebasin.alignment.gaussian_fit import leading
 from onebasin.alignment.members import Members
+from onebasin.likelihoods import Likelihood, Regression
 from onebasin.networks.network import Apply, forward
 from onebasin.trees import PyTree
 
@@ -20,7 +23,7 @@ INPUTS = 1000  # of the batch, at most
 
 
 def output_directions(
-    members: Members, rank: int, apply: Apply, x: PyTree
+    members: Members, rank: int, apply: Apply, x: PyTree, likelihood: Likelihood
 ) -> tuple[np.ndarray, float]:
     """V [members, rank], and τ."""
     x = jax.tree.map(lambda leaf: np.asarray(leaf[:INPUTS]), x)
@@ -31,7 +34,11 @@ def output_directions(
         return jax.numpy.concatenate([leaf.reshape(-1) for leaf in found])
 
     rows = [np.asarray(outputs(*members.point(i))) for i in range(len(members))]
-    centred = np.stack(rows) - np.mean(rows, axis=0)
+    middle = np.mean(rows, axis=0)
+    centred = np.stack(rows) - middle
+    if isinstance(likelihood, Regression):
+        by_example = jax.numpy.asarray(middle.reshape(len(jax.tree.leaves(x)[0]), -1))
+        centred = centred * np.sqrt(np.asarray(likelihood.information(by_example))).reshape(-1)
     gram = (centred @ centred.T).astype(np.float64)
     directions = leading(gram, rank)
     kept = float(np.einsum("ir,ij,jr->", directions, gram, directions))

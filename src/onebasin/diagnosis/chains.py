@@ -10,6 +10,7 @@ import numpy as np
 from onebasin.alignment import align_many
 from onebasin.alignment.objective import ObjectiveLike
 from onebasin.data.examples import Examples
+from onebasin.diagnosis.conclusion import agreement_of_chains, conclusion
 from onebasin.diagnosis.connectivity import Barriers, choose_pairs, pair_barriers
 from onebasin.diagnosis.geometry import Geometry, geometry
 from onebasin.diagnosis.scramble import scramble
@@ -24,6 +25,7 @@ from onebasin.diagnosis.weights import (
 from onebasin.evaluation.tables import html_table, text_table
 from onebasin.inference.diagnostics import FEWEST_DRAWS
 from onebasin.keys import subkey
+from onebasin.likelihoods import LikelihoodLike
 from onebasin.networks import NetworkLike
 from onebasin.posterior import Samples
 from onebasin.progress import Progress, reporting
@@ -106,6 +108,14 @@ class Diagnosis:
         chains = len(np.unique(self.chain))
         return (chains - 1) / max(self.effective - 1, chains - 1)
 
+    @property
+    def conclusion(self) -> str:
+        """What the numbers say, in one sentence or two."""
+        between = (self.after.geometry.between, self.null.geometry.between)
+        removed = agreement_of_chains(*between, self.between_expected)
+        rhat = float(np.nanmedian(self.after.weights.rhat))
+        return conclusion(removed, rhat, self.after.across, self.within)
+
     def summary(self) -> dict[str, Any]:
         """Everything as JSON-able numbers."""
         names, counts = np.unique(self.chain, return_counts=True)
@@ -119,6 +129,7 @@ class Diagnosis:
             "before": self.before.summary(),
             "after": self.after.summary(),
             "null": self.null.summary(),
+            "conclusion": self.conclusion,
         }
         if self.within is not None:
             found["barriers_within_chains"] = self.within.summary()
@@ -136,7 +147,7 @@ class Diagnosis:
         return {"before": self.before, "after": self.after, "null": self.null}
 
     def table(self) -> str:
-        """The main numbers as text."""
+        """The main numbers as text, and what they say."""
         lines = [
             text_table(self._cells(), narrowest=9),
             f"(variance between chains of one law: {self.before.geometry.between_expected:.4f} for "
@@ -154,6 +165,7 @@ class Diagnosis:
                     f"barrier between draws {name}: {s['mean']:.4f} ± {s['stderr']:.4f} nats "
                     f"(largest {s['largest']:.4f}, {s['pairs']} pairs)"
                 )
+        lines.append(self.conclusion)
         return "\n".join(lines)
 
     def _cells(self) -> list[tuple[str, ...]]:
@@ -216,6 +228,7 @@ def diagnose(
     align: Callable[[Samples], Samples | Permutation] | None = None,
     network: NetworkLike | None = None,
     data: Examples | None = None,
+    likelihood: LikelihoodLike | None = None,
     weights: int | None = 20_000,
     pairs: int = 16,
     points: int = 11,
@@ -230,6 +243,7 @@ def diagnose(
       align: a function that brings draws into one basin, returning them moved or a stacked
         permutation; by default `align_draws`. It aligns the null as well.
       network, data: with both, barriers between pairs of draws are measured on the data.
+      likelihood: of these barriers; by default that of the problem, else "categorical".
       weights: the number of weights, chosen at random, for statistics of single weights; None
         for all.
       pairs, points: pairs of draws for the barriers, and points along each line.
@@ -273,7 +287,14 @@ def diagnose(
             if network is None or data is None or not len(which):
                 return None
             return pair_barriers(
-                draws, which, network, data, points=points, progress=report, what=what
+                draws,
+                which,
+                network,
+                data,
+                likelihood=likelihood,
+                points=points,
+                progress=report,
+                what=what,
             )
 
         def view(draws: Samples, what: str, found: Barriers | None) -> View:

@@ -7,6 +7,7 @@ import numpy as np
 
 from onebasin.data.examples import Examples
 from onebasin.evaluation.profiles import profile
+from onebasin.likelihoods import LikelihoodLike
 from onebasin.networks import NetworkLike
 from onebasin.paths import line
 from onebasin.posterior import Samples
@@ -63,6 +64,7 @@ def pair_barriers(
     network: NetworkLike,
     data: Examples,
     *,
+    likelihood: LikelihoodLike | None = None,
     points: int = 11,
     progress: Progress = "auto",
     what: str = "barriers",
@@ -74,7 +76,15 @@ def pair_barriers(
             states = (take_entry(samples.state, k) for k in (i, j))
             path = line(samples.draw(i), samples.draw(j), *states)
             key = jax.random.key(0)  # has no effect
-            found = profile(path, network, data, key=key, points=points, num_samples=1)
+            found = profile(
+                path,
+                network,
+                data,
+                key=key,
+                points=points,
+                num_samples=1,
+                likelihood=likelihood,
+            )
             barriers.append(found.barrier)
             excesses.append(found.largest_excess)
             report(what, done + 1, len(pairs))

@@ -12,6 +12,14 @@ from onebasin.evaluation.measures import agreement as agreement
 from onebasin.evaluation.measures import calibration_error as calibration_error
 from onebasin.evaluation.measures import nll as nll
 from onebasin.evaluation.measures import total_variation as total_variation
+from onebasin.evaluation.mixture_predictive import MixturePredictive as MixturePredictive
+from onebasin.evaluation.number_measures import coverage as coverage
+from onebasin.evaluation.number_measures import cramer_distance as cramer_distance
+from onebasin.evaluation.number_measures import crps as crps
+from onebasin.evaluation.number_measures import interval_width as interval_width
+from onebasin.evaluation.number_measures import mean_deviance as mean_deviance
+from onebasin.evaluation.number_measures import mean_shift as mean_shift
+from onebasin.evaluation.number_measures import rmse as rmse
 from onebasin.evaluation.predicting import Predictive as Predictive
 from onebasin.evaluation.predicting import predict as predict
 from onebasin.evaluation.predicting import predictive as predictive

@@ -15,6 +15,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from onebasin.data.examples import Examples, examples_of
+from onebasin.evaluation.expectations import (
+    ScoreName,
+    averaged,
+    deviations,
+    expectation,
+    score_name,
+)
 from onebasin.evaluation.streaming import cut
 from onebasin.likelihoods import Likelihood, LikelihoodLike
 from onebasin.networks.network import Apply, NetworkLike, apply_of, forward
@@ -66,9 +73,16 @@ class Landscape:
     a: np.ndarray
     b: np.ndarray
     nll: np.ndarray
-    accuracy: np.ndarray
+    score: np.ndarray
+    """The measure `score_name` of every network: accuracy or RMSE; NaN if there is none."""
     log_posterior: np.ndarray | None
     num_examples: int
+    score_name: ScoreName = "accuracy"
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """The accuracy of every network; NaN unless targets are classes."""
+        return self.score if self.score_name == "accuracy" else np.full_like(self.score, np.nan)
 
     def __repr__(self) -> str:
         return f"Landscape({len(self.a)} × {len(self.b)} points, {self.num_examples:,} examples)"
@@ -76,6 +90,7 @@ class Landscape:
     def summary(self) -> dict[str, Any]:
         """The landscape as JSON-able numbers."""
         log_posterior = None if self.log_posterior is None else self.log_posterior.tolist()
+        score = {self.score_name: self.score.tolist()} if self.score_name else {}
         return {
             "names": list(self.plane.names),
             "points": self.plane.points.tolist(),
@@ -84,7 +99,7 @@ class Landscape:
             "a": self.a.tolist(),
             "b": self.b.tolist(),
             "nll": self.nll.tolist(),
-            "accuracy": self.accuracy.tolist(),
+            **score,
             "log_posterior": log_posterior,
         }
 
@@ -176,7 +191,7 @@ def landscape(
     batch_size: int | None = None,
     progress: Progress = "auto",
 ) -> Landscape:
-    """Loss, accuracy and log posterior on a `points` × `points` grid of the plane.
+    """Loss, accuracy (or RMSE) and log posterior on a `points` × `points` grid of the plane.
 
     Args:
       plane: from `plane_through` or `random_plane`.
@@ -208,40 +223,39 @@ def landscape(
     blocks = cut(apply, plane.origin, state, x, lambda _: 16, batch_size, y, resolved)
     a, b = _axes(plane, points, margin, extent)
     grid = [(i, j) for i in range(points) for j in range(points)]
-    loss, hits, priors = np.zeros((3, points, points))
+    loss, scores, priors = np.zeros((3, points, points))
     prior = None if log_prior is None else jax.jit(log_prior)
     parts = list(blocks) if len(blocks) == 1 else blocks
     with reporting(progress) as report:
         for done, (i, j) in enumerate(grid, start=1):
             params = plane.at(a[j], b[i])
             for xs, ys, real in parts:
-                log_p, hit = _score(apply, resolved, params, state, (xs, ys))
+                log_p, own = _scores(apply, resolved, params, state, (xs, ys))
                 loss[i, j] -= np.asarray(log_p)[:real].sum(dtype=np.float64)
-                hits[i, j] += np.asarray(hit)[:real].sum()
+                scores[i, j] += np.asarray(own)[:real].sum(dtype=np.float64)
             if prior is not None:
                 priors[i, j] = float(prior(params))
             report("networks on the plane", done, len(grid))
     loss /= len(x)
-    accuracy = hits / len(x) if resolved.classifies else np.full_like(hits, np.nan)
+    measure = score_name(resolved)
+    scores = averaged(measure, scores, len(x))
     total = None
     if prior is not None:
         total = priors - likelihood_scale * (num_train or len(x)) * loss
-    return Landscape(plane, a, b, loss, accuracy, total, len(x))
+    return Landscape(plane, a, b, loss, scores, total, len(x), measure)
 
 
 @partial(jax.jit, static_argnames=("apply", "likelihood"))
-def _score(
+def _scores(
     apply: Apply, likelihood: Likelihood, params: PyTree, state: PyTree | None, data: PyTree
 ) -> tuple[jax.Array, jax.Array]:
     def batch(xy: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         outputs = forward(apply, params, xy[0], state)
-        log_p = likelihood(outputs, xy[1])
-        if not likelihood.classifies:
-            return log_p, jnp.zeros(len(log_p), bool)
-        return log_p, outputs.argmax(-1) == xy[1]
+        expected = expectation(likelihood, outputs)
+        return likelihood(outputs, xy[1]), deviations(likelihood, expected, xy[1])
 
-    log_p, hits = jax.lax.map(batch, data)
-    return log_p.reshape(-1), hits.reshape(-1)
+    log_p, scores = jax.lax.map(batch, data)
+    return log_p.reshape(-1), scores.reshape(-1)
 
 
 @jax.jit

@@ -1,7 +1,8 @@
 """Measures of predictive distributions, against labels and against each other.
 
 Every function takes class probabilities [n, classes] or a `Predictive`, whose logarithms are then
-used, so that probabilities too small for float32 still count.
+used, so that probabilities too small for float32 still count. Measures of numbers are in
+`number_measures`; `nll` takes predictives of both.
 """
 
 from dataclasses import dataclass, field
@@ -10,23 +11,26 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onebasin.evaluation.predicting import Predictive
+from onebasin.evaluation.mixture_predictive import MixturePredictive
+from onebasin.evaluation.predicting import AnyPredictive, Predictive
 from onebasin.likelihoods import check_classes
 
-Probabilities: TypeAlias = Predictive | ArrayLike
+Probabilities: TypeAlias = AnyPredictive | ArrayLike
 
 SUM_TOLERANCE = 1e-3  # float32 probabilities averaged over many draws sum to one within this
 
 
 def nll(p: Probabilities, y: ArrayLike) -> float:
-    """Negative log likelihood −(1/n) Σ log p(y), in nats per example.
+    """Negative log likelihood −(1/n) Σ log p(y), in nats per example, of classes or of numbers.
 
     >>> import onebasin as ob
     >>> round(ob.nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
     0.4904
     """
+    if isinstance(p, MixturePredictive):
+        return -float(p.log_likelihood(y).mean())
     log_p = log_probabilities(p)
-    y = _labels(log_p, y)
+    y = _labels(p, y)
     return -float(log_p[np.arange(len(y)), y].mean(dtype=np.float64))
 
 
@@ -37,14 +41,13 @@ def accuracy(p: Probabilities, y: ArrayLike) -> float:
     >>> ob.accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
     0.5
     """
-    log_p = log_probabilities(p)
-    return float((log_p.argmax(-1) == _labels(log_p, y)).mean())
+    return float((log_probabilities(p).argmax(-1) == _labels(p, y)).mean())
 
 
 def brier(p: Probabilities, y: ArrayLike) -> float:
     """(1/n) Σ_i Σ_c (p_ic − 1[c = y_i])², between 0 and 2."""
     probs = probabilities(p).astype(np.float64)
-    y = _labels(probs, y)
+    y = _labels(p, y)
     probs[np.arange(len(y)), y] -= 1.0
     return float((probs**2).sum(-1).mean())
 
@@ -71,7 +74,7 @@ def reliability(p: Probabilities, y: ArrayLike, bins: int = 15) -> Reliability:
     if bins < 1:
         raise ValueError(f"reliability needs at least one bin, got {bins}")
     probs = probabilities(p).astype(np.float64)
-    y = _labels(probs, y)
+    y = _labels(p, y)
     top, hit = probs.max(-1), probs.argmax(-1) == y
     edges = np.linspace(0.0, 1.0, bins + 1)
     # A bin includes its upper edge, as in the definition; confidence 0 cannot occur.
@@ -103,8 +106,9 @@ def entropy(p: Probabilities) -> np.ndarray:
     return -np.sum(np.where(probs > 0, probs * np.where(probs > 0, log_p, 0.0), 0.0), axis=-1)
 
 
-def mutual_information(p: Predictive) -> np.ndarray:
+def mutual_information(p: AnyPredictive) -> np.ndarray:
     """H[E p] − E H[p] for every example, in nats: the uncertainty due to the parameters."""
+    _check_classes_predicted(p)
     if not isinstance(p, Predictive):
         raise ValueError(
             "mutual information needs the entropies of single draws; give what predictive(...) "
@@ -157,6 +161,7 @@ def probabilities(p: Probabilities) -> np.ndarray:
     """Class probabilities [n, classes], checked."""
     if isinstance(p, Predictive):
         return p.probs
+    _check_classes_predicted(p)
     probs = np.asarray(p)
     if probs.ndim != 2 or len(probs) == 0:
         raise ValueError(f"probabilities need the shape [n, classes], got {probs.shape}")
@@ -171,11 +176,23 @@ def log_probabilities(p: Probabilities) -> np.ndarray:
     """Log class probabilities [n, classes]; −∞ where a probability is zero."""
     if isinstance(p, Predictive):
         return p.log_probs
+    _check_classes_predicted(p)
     with np.errstate(divide="ignore"):
         return np.log(probabilities(p))
 
 
-def _labels(table: np.ndarray, y: ArrayLike) -> np.ndarray:
+def _check_classes_predicted(p: object) -> None:
+    if isinstance(p, MixturePredictive):
+        raise ValueError(
+            f"the {p.likelihood.name} likelihood predicts numbers, which have no classes; measure "
+            "them by nll, rmse, crps or coverage, and compare two by cramer_distance or mean_shift"
+        )
+
+
+def _labels(p: Probabilities, y: ArrayLike) -> np.ndarray:
+    table = log_probabilities(p)
+    if isinstance(p, Predictive):
+        y = p.likelihood.targets(y)
     labels = check_classes(y, table.shape[1])
     if len(labels) != len(table):
         raise ValueError(

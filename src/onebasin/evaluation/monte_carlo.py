@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.evaluation.expectations import ScoreName, averaged, deviations, score_name, width
 from onebasin.evaluation.strata import Stratum
 from onebasin.evaluation.streaming import Blocks, along, cut
 from onebasin.likelihoods import Likelihood
@@ -36,19 +37,31 @@ class Points:
     t: np.ndarray
     nll: np.ndarray
     bias: np.ndarray
-    accuracy: np.ndarray
+    score: np.ndarray
+    """The measure `score_name` of the predictive; NaN if there is none."""
     influences: tuple[np.ndarray, ...]  # one per stratum, [points, draws]
     draw_nlls: tuple[np.ndarray, ...]  # the loss of each single draw, shaped like influences
     exact: tuple[bool, ...]  # for each stratum, whether it is a single network
+    score_name: ScoreName
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """The accuracy at every point; NaN unless targets are classes."""
+        return self.score if self.score_name == "accuracy" else np.full_like(self.score, np.nan)
+
+    @property
+    def rmse(self) -> np.ndarray:
+        """The root mean squared error of the predictive mean; NaN unless targets are numbers."""
+        return self.score if self.score_name == "rmse" else np.full_like(self.score, np.nan)
 
     def merged(self, other: "Points") -> "Points":
         """Both sets of points, in the order of t."""
         order = np.argsort(np.concatenate([self.t, other.t]), kind="stable")
         mine, theirs = (
-            (p.t, p.nll, p.bias, p.accuracy, p.influences, p.draw_nlls) for p in (self, other)
+            (p.t, p.nll, p.bias, p.score, p.influences, p.draw_nlls) for p in (self, other)
         )
         joined = jax.tree.map(lambda a, b: np.concatenate([a, b])[order], mine, theirs)
-        return Points(*joined, exact=self.exact)
+        return Points(*joined, exact=self.exact, score_name=self.score_name)
 
     def stderr(self, combination: np.ndarray) -> np.ndarray:
         """Standard error of `combination` @ nll, for each row of weights [rows, points].
@@ -76,11 +89,10 @@ def prepare(
     points: int,
     batch_size: int | None,
 ) -> Blocks:
-    """The data in blocks whose log likelihoods and probabilities fit into memory."""
+    """The data in blocks whose log likelihoods and expectations fit into memory."""
 
-    def bytes_per_row(width: int) -> int:
-        classes = width if likelihood.classifies else 0
-        return sum(4 * (points if s.moves else 1) * (s.count + 2 * classes) for s in sources)
+    def bytes_per_row(outputs: int) -> int:
+        return sum(4 * (points if s.moves else 1) * (s.count + 2 * outputs) for s in sources)
 
     params, state, _, _ = sources[0].ends(0)
     return cut(apply, params, state, x, bytes_per_row, batch_size, y, likelihood)
@@ -97,19 +109,20 @@ def evaluate(
     what: str = "",
 ) -> Points:
     """The loss at every t, in one pass over data, draws and points."""
-    nll, bias, accuracy = np.zeros((3, len(ts)))
+    nll, bias, score = np.zeros((3, len(ts)))
     influences, nlls = (tuple(np.zeros((len(ts), s.count)) for s in sources) for _ in range(2))
     exact = tuple(s.exact for s in sources)
-    sums = Points(np.asarray(ts, np.float64), nll, bias, accuracy, influences, nlls, exact)
+    measure = score_name(likelihood)
+    sums = Points(np.asarray(ts, np.float64), nll, bias, score, influences, nlls, exact, measure)
     done, work = 0, sum(s.count for s in sources) * len(blocks)
-    classes = blocks.outputs[-1] if likelihood.classifies else 0
+    wide = width(likelihood, blocks.outputs)
     for x, y, real in blocks:
-        log_ps, probs = [], []
+        log_ps, expected = [], []
         for source in sources:
             own = jnp.asarray(ts if source.moves else ts[:1], jnp.float32)
             change = correction if source.moves else None
             log_p = np.empty((len(own), source.count, real), np.float32)
-            summed = jnp.zeros((len(own), blocks.rows, classes), jnp.float32)
+            summed = jnp.zeros((len(own), blocks.rows, wide), jnp.float32)
             pending = None
             for s in range(source.count):
                 # The next draw is computed while the numbers of the last one are copied.
@@ -122,28 +135,30 @@ def evaluate(
                     report(what, done, work)
             log_p[:, source.count - 1] = np.asarray(pending)[:, :real]
             log_ps.append(log_p)
-            probs.append(np.asarray(summed)[:, :real])
-        labels = np.asarray(y).reshape(blocks.rows, -1)[:real, 0] if likelihood.classifies else None
-        _add(sums, sources, log_ps, probs, labels)
+            expected.append(np.asarray(summed)[:, :real])
+        targets = np.asarray(y).reshape(blocks.rows, -1)[:real]
+        _add(sums, sources, log_ps, expected, likelihood, targets)
     if not np.isfinite(sums.nll).all():
         where = ts[~np.isfinite(sums.nll)][0]
         raise ValueError(
             f"the network's likelihood is not finite at t = {where:g}; look for NaN or infinity "
             "in the posteriors and the data"
         )
-    values = (nll, bias, accuracy, influences, nlls)
-    means = jax.tree.map(lambda total: total / len(blocks.x), values)
-    return Points(sums.t, *means, exact=exact)
+    count = len(blocks.x)
+    influences, nlls = jax.tree.map(lambda total: total / count, (influences, nlls))
+    scores = averaged(measure, score, count)
+    return Points(sums.t, nll / count, bias / count, scores, influences, nlls, exact, measure)
 
 
 def _add(
     sums: Points,
     sources: Sequence[Stratum],
     log_ps: Sequence[np.ndarray],
-    probs: Sequence[np.ndarray],
-    labels: np.ndarray | None,
+    expected: Sequence[np.ndarray],
+    likelihood: Likelihood,
+    targets: np.ndarray,
 ) -> None:
-    """Add a block of examples to the sums; labels are None where there are no classes."""
+    """Add a block of examples to the sums."""
     for j, t in enumerate(sums.t):
         at = [j if source.moves else 0 for source in sources]
         weights = [source.weight(float(t)) for source in sources]
@@ -160,13 +175,14 @@ def _add(
             sums.influences[k][j] -= weight * deviation.sum(axis=1, dtype=np.float64)
             square = np.einsum("si,si->", deviation, deviation, dtype=np.float64)
             sums.bias[j] += 0.5 * weight**2 * (square / (count - 1)) / count
-        if labels is None:
-            sums.accuracy[j] = np.nan
-            continue
-        mixed = sum(
-            (w / s.count) * p[k] for w, s, p, k in zip(weights, sources, probs, at, strict=True)
+        mixed = np.sum(
+            [
+                (w / s.count) * p[k]
+                for w, s, p, k in zip(weights, sources, expected, at, strict=True)
+            ],
+            axis=0,
         )
-        sums.accuracy[j] += (np.argmax(mixed, axis=-1) == labels).sum()
+        sums.score[j] += deviations(likelihood, mixed, targets).sum(dtype=np.float64)
 
 
 def _log_mean(parts: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:

@@ -1,8 +1,9 @@
 """The posterior predictive by Monte Carlo, streamed over data and draws."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Required, TypedDict, Unpack, overload
+from dataclasses import dataclass, field, replace
+from typing import Required, TypeAlias, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +11,28 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from onebasin.evaluation.linearising import Linearised, mean_of
-from onebasin.evaluation.strata import each_draw, strata
-from onebasin.evaluation.streaming import cut, log_probabilities
-from onebasin.likelihoods import check_logits
+from onebasin.evaluation.mixture_predictive import MixturePredictive
+from onebasin.evaluation.strata import Ends, Stratum, each_draw, strata
+from onebasin.evaluation.streaming import cut, log_probabilities, raw_outputs
+from onebasin.keys import subkey
+from onebasin.likelihoods import (
+    Categorical,
+    Classification,
+    Likelihood,
+    LikelihoodLike,
+    Regression,
+)
 from onebasin.networks import NetworkLike, apply_of
+from onebasin.networks.network import Apply
 from onebasin.posterior import Posterior
-from onebasin.progress import Progress, reporting
+from onebasin.problem import Problem, likelihood_for
+from onebasin.progress import Progress, Reporter, reporting
+from onebasin.trees import PyTree
 
 
 @dataclass(frozen=True, eq=False)
 class Predictive:
-    """A predictive distribution over classes for every example; made by `predictive`.
+    """The predictive distribution over classes for every example; made by `predictive`.
 
     `log_probs` [n, classes] is the logarithm of the averaged probabilities; `expected_entropy` [n]
     is the average entropy of single draws, so that entropy − expected_entropy is the mutual
@@ -39,6 +51,7 @@ class Predictive:
     log_probs: np.ndarray
     expected_entropy: np.ndarray
     num_samples: int
+    likelihood: Classification = field(default_factory=Categorical)
 
     def __repr__(self) -> str:
         examples, classes = self.log_probs.shape
@@ -62,10 +75,14 @@ class Predictive:
         return len(self.log_probs)
 
 
+AnyPredictive: TypeAlias = Predictive | MixturePredictive
+
+
 class Options(TypedDict, total=False):
     """The keyword arguments of `predict` and `predictive`."""
 
     key: Required[jax.Array]
+    likelihood: LikelihoodLike | None
     num_samples: int
     batch_size: int | None
     common_noise: bool
@@ -83,19 +100,23 @@ def predict(
 ) -> list[np.ndarray]: ...
 def predict(
     posterior: Posterior | Sequence[Posterior], network: NetworkLike, x: ArrayLike, *,
-    key: jax.Array, num_samples: int = 128, batch_size: int | None = None,
-    common_noise: bool = True, linearised: bool = False, progress: Progress = "auto",
+    key: jax.Array, likelihood: LikelihoodLike | None = None, num_samples: int = 128,
+    batch_size: int | None = None, common_noise: bool = True, linearised: bool = False,
+    progress: Progress = "auto",
 ) -> np.ndarray | list[np.ndarray]:  # fmt: skip
-    """Class probabilities [n, classes], averaged over draws of the posterior.
+    """Class probabilities [n, classes], or the mean of numeric targets, over draws.
 
-    p(y | x) = E_θ p(y | x, θ). `predictive` takes the same arguments and also gives logarithms
-    and entropies.
+    p(y | x) = E_θ p(y | x, θ). A Bernoulli likelihood gives two columns, for 0 and 1. `predictive`
+    takes the same arguments and gives the whole distribution: logarithms and entropies for classes;
+    stds, intervals and samples for numbers.
 
     Args:
       posterior: one posterior, or a list of them, which gives a list.
       network: `apply(params, x)`, a `Network` or a `Problem`.
       x: a batch of inputs.
       key: the key of the draws.
+      likelihood: by default that of the problem, else "categorical"; or another name, or a value
+        from `onebasin.likelihoods`.
       num_samples: the number of draws. A set of Samples with no more draws is used whole.
       batch_size: rows run through the network at once; chosen by size if not given.
       common_noise: whether the posteriors of a list share their noise, so that it largely cancels
@@ -111,35 +132,40 @@ def predict(
     ((2, 3), True)
     """
     found = predictive(
-        posterior, network, x, key=key, num_samples=num_samples, batch_size=batch_size,
-        common_noise=common_noise, linearised=linearised, progress=progress,
+        posterior, network, x, key=key, likelihood=likelihood, num_samples=num_samples,
+        batch_size=batch_size, common_noise=common_noise, linearised=linearised,
+        progress=progress,
     )  # fmt: skip
-    return [one.probs for one in found] if isinstance(found, list) else found.probs
+    return [np.asarray(one) for one in found] if isinstance(found, list) else np.asarray(found)
 
 
 @overload
 def predictive(
     posterior: Posterior, network: NetworkLike, x: ArrayLike, **options: Unpack[Options]
-) -> Predictive: ...
+) -> AnyPredictive: ...
 @overload
 def predictive(
     posterior: Sequence[Posterior], network: NetworkLike, x: ArrayLike, **options: Unpack[Options]
-) -> list[Predictive]: ...
+) -> list[AnyPredictive]: ...
 def predictive(
     posterior: Posterior | Sequence[Posterior], network: NetworkLike, x: ArrayLike, *,
-    key: jax.Array, num_samples: int = 128, batch_size: int | None = None,
-    common_noise: bool = True, linearised: bool = False, progress: Progress = "auto",
-) -> Predictive | list[Predictive]:  # fmt: skip
-    """The predictive distribution over classes, accumulated in log space.
+    key: jax.Array, likelihood: LikelihoodLike | None = None, num_samples: int = 128,
+    batch_size: int | None = None, common_noise: bool = True, linearised: bool = False,
+    progress: Progress = "auto",
+) -> AnyPredictive | list[AnyPredictive]:  # fmt: skip
+    """The predictive distribution, by the likelihood: of classes or of numbers.
 
-    Memory is bounded: draws are made one at a time and data are processed in blocks, so only the
-    result has the size of the data. A set of Samples with at most `num_samples` draws is used
-    whole, so the predictive of an ensemble is its plain average. The components of a Mixture
-    have their exact weights.
+    A set of Samples with at most `num_samples` draws is used whole, so the predictive of an
+    ensemble is its plain average. The components of a Mixture have their exact weights. Draws are
+    made one at a time and data are processed in blocks, so only the result has the size of the
+    data: for classes their probabilities, for numbers the outputs of every draw.
 
     Args:
-      posterior, network, x, key, num_samples, batch_size, common_noise, linearised, progress: as
-        for `predict`.
+      posterior, network, x, key, likelihood, num_samples, batch_size, common_noise, linearised,
+        progress: as for `predict`.
+
+    Returns:
+      A `Predictive` if targets are classes, a `MixturePredictive` if they are numbers.
 
     >>> import jax, jax.numpy as jnp, onebasin as ob
     >>> q = ob.MeanField({"w": jnp.zeros((2, 3))}, {"w": jnp.ones((2, 3))})
@@ -149,9 +175,11 @@ def predictive(
     """
     several = isinstance(posterior, Sequence)
     apply, x = apply_of(network), np.asarray(x)
+    resolved = predicting_likelihood(network, likelihood)
+    shape = network.y.shape[1:] if isinstance(network, Problem) else None
     if x.ndim < 1 or len(x) == 0:
         raise ValueError(f"x has shape {x.shape}; give at least one example")
-    results = []
+    results: list[AnyPredictive] = []
     with reporting(progress) as report:
         for i, q in enumerate(posterior if several else [posterior]):
             own = key if common_noise or not several else jax.random.fold_in(key, i)
@@ -161,27 +189,100 @@ def predictive(
                     "MeanField or Samples (that of a path at t is path(t))"
                 )
             sources = strata(q, num_samples, key=own)
-            params, state, _, _ = sources[0].ends(0)
-            mean = mean_of(q) if linearised else None
-            run = Linearised(apply) if linearised else apply
-            params = (mean, params) if linearised else params
-            blocks = cut(run, params, state, x, lambda width: 12 * width + 16, batch_size)
-            check_logits((2, *blocks.outputs))
-            count, done = sum(source.count for source in sources), 0
-            log_probs, entropies = [], []
-            for part, _, real in blocks:
-                total, entropy = None, jnp.zeros(blocks.rows)
-                for weight, params, state in each_draw(sources):
-                    params = (mean, params) if linearised else params
-                    log_p, one = log_probabilities(run, params, state, part)
-                    total, entropy = _accumulate(total, entropy, log_p, one, weight)
-                    done += 1
-                    report("draws", done, count * len(blocks))
-                log_probs.append(np.asarray(total)[:real])
-                entropies.append(np.asarray(entropy)[:real])
-            found = Predictive(np.concatenate(log_probs), np.concatenate(entropies), count)
+            run = apply
+            if linearised:
+                mean = mean_of(q)
+                sources, run = [_about(mean, source) for source in sources], Linearised(apply)
+            if isinstance(resolved, Classification):
+                found = _of_classes(sources, run, resolved, x, batch_size, report)
+            else:
+                found = of_numbers(sources, run, resolved, x, shape, batch_size, report, key=own)
             results.append(found)
     return results if several else results[0]
+
+
+def _about(mean: PyTree, source: Stratum) -> Stratum:
+    """The draws of a stratum as the pairs (mean, draw) that a linearised network takes."""
+
+    def ends(s: int) -> Ends:
+        params, state, _, _ = source.ends(s)
+        return (mean, params), state, (mean, params), state
+
+    return replace(source, ends=ends)
+
+
+def predicting_likelihood(
+    network: NetworkLike, given: LikelihoodLike | None
+) -> Classification | Regression:
+    """The likelihood, refused if it does not say what a prediction is."""
+    found: Likelihood = likelihood_for(network, given)
+    if not isinstance(found, Classification | Regression):
+        raise ValueError(
+            f"the {found.name} likelihood does not say what a prediction is; write it as a class "
+            "with the base likelihoods.Regression or likelihoods.Classification"
+        )
+    return found
+
+
+def _of_classes(
+    sources: list[Stratum],
+    apply: Apply,
+    likelihood: Classification,
+    x: np.ndarray,
+    batch_size: int | None,
+    report: Reporter,
+) -> Predictive:
+    """Class probabilities, accumulated in log space."""
+    params, state, _, _ = sources[0].ends(0)
+    bytes_per_row = lambda width: 12 * max(width, 2) + 16
+    blocks = cut(apply, params, state, x, bytes_per_row, batch_size, likelihood=likelihood)
+    count, done = sum(source.count for source in sources), 0
+    log_probs, entropies = [], []
+    for part, _, real in blocks:
+        total, entropy = None, jnp.zeros(blocks.rows)
+        for weight, params, state in each_draw(sources):
+            log_p, one = log_probabilities(apply, likelihood, params, state, part)
+            total, entropy = _accumulate(total, entropy, log_p, one, weight)
+            done += 1
+            report("draws", done, count * len(blocks))
+        log_probs.append(np.asarray(total)[:real])
+        entropies.append(np.asarray(entropy)[:real])
+    return Predictive(np.concatenate(log_probs), np.concatenate(entropies), count, likelihood)
+
+
+def of_numbers(
+    sources: list[Stratum],
+    apply: Apply,
+    likelihood: Regression,
+    x: np.ndarray,
+    target_shape: tuple[int, ...] | None,
+    batch_size: int | None,
+    report: Reporter,
+    *,
+    key: jax.Array,
+) -> MixturePredictive:
+    """The outputs of every draw. Without a problem, one number per example has the shape ()."""
+    params, state, _, _ = sources[0].ends(0)
+    count, done = sum(source.count for source in sources), 0
+    bytes_per_row = lambda width: 4 * width * (count + 2)
+    blocks = cut(apply, params, state, x, bytes_per_row, batch_size, likelihood=likelihood)
+    parts, weights = [], []
+    for part, _, real in blocks:
+        outputs, weights = [], []
+        for weight, params, state in each_draw(sources):
+            outputs.append(np.asarray(raw_outputs(apply, params, state, part))[:real])
+            weights.append(weight)
+            done += 1
+            report("draws", done, count * len(blocks))
+        parts.append(np.stack(outputs))
+    every = np.concatenate(parts, axis=1)
+    if target_shape is None:
+        flat = jax.ShapeDtypeStruct((math.prod(every.shape[2:]),), jnp.float32)
+        own: tuple[int, ...] = jax.eval_shape(likelihood.mean, flat).shape
+        target_shape = () if own == (1,) else own
+    return MixturePredictive(
+        every, np.array(weights, np.float64), likelihood, target_shape, subkey(key, "targets")
+    )
 
 
 @jax.jit

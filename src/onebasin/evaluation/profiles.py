@@ -40,9 +40,11 @@ Known: TypeAlias = DisplacementPath | MixturePath | Corrected
 
 @dataclass(frozen=True, eq=False)
 class Profile(Points):
-    """Loss and accuracy along a path, with Monte Carlo errors; made by `profile`.
+    """Loss and accuracy (or RMSE) along a path, with Monte Carlo errors; made by `profile`.
 
-    Arrays have one entry for each point `t`. `nll` is the plain estimate; it is too large by
+    Arrays have one entry for each point `t`. `score` is the accuracy of the predictive if targets
+    are classes, the root mean squared error of its mean if they are numbers; `score_name` says
+    which. `nll` is the plain estimate; it is too large by
     about `nll_bias`, which is inversely proportional to the number of samples. Standard errors
     are over draws. `mean_nll` belongs to the network of the mean parameters at t. For a path that
     is repaired, tuned or keeps norms, `plain` is the profile of the geodesic it was made from.
@@ -57,11 +59,17 @@ class Profile(Points):
 
     path: str
     mean_nll: np.ndarray
-    mean_accuracy: np.ndarray
+    mean_score: np.ndarray
+    """The score of the mean network."""
     num_samples: int
     num_examples: int
     plain: "Profile | None" = None
     note: str = ""
+
+    @property
+    def mean_accuracy(self) -> np.ndarray:
+        """The accuracy of the mean network; NaN unless targets are classes."""
+        return self.mean_score if self.score_name == "accuracy" else np.full(len(self.t), np.nan)
 
     @property
     def draw_nll(self) -> np.ndarray | None:
@@ -195,8 +203,11 @@ class Profile(Points):
             "single_draw_barrier": None if draws is None else float(draws.mean()),
             "single_draw_barrier_std": None if draws is None else float(draws.std()),
         }
-        arrays = "t nll nll_stderr nll_bias accuracy excess excess_stderr mean_nll mean_accuracy"
+        arrays = "t nll nll_stderr nll_bias excess excess_stderr mean_nll"
         found |= {name: getattr(self, name).tolist() for name in arrays.split()}
+        if self.score_name:
+            found[self.score_name] = self.score.tolist()
+            found[f"mean_{self.score_name}"] = self.mean_score.tolist()
         if self.plain is not None:
             found["plain"] = self.plain.summary()
         return found
@@ -227,7 +238,7 @@ def profile(
     progress: Progress = "auto",
     plain: Profile | None = None,
 ) -> Profile:
-    """The negative log predictive likelihood (nats per example) and accuracy along a path.
+    """The negative log predictive likelihood (nats per example) and accuracy, or RMSE, on a path.
 
     L(t) = −(1/n) Σ_i log E_{θ~path(t)} p(y_i | x_i, θ).
 
@@ -242,7 +253,7 @@ def profile(
       num_samples: draws for each t, shared along t (common random numbers). A set of Samples
         with no more draws is used whole; along a mixture every component has this many draws.
       refine: rounds of halving the two intervals around the largest excess.
-      likelihood: by default that of the problem, else "categorical"; or "gaussian", a value from
+      likelihood: by default that of the problem, else "categorical"; or another name, a value from
         `onebasin.likelihoods`, or a function of (outputs, y).
       batch_size: rows run through the network at once; chosen by size if not given.
       progress: how to show progress, or a function of (what, done, total).
@@ -350,7 +361,7 @@ def _profile(
         **vars(found),
         path=path.kind if known else getattr(path, "__name__", type(path).__name__),
         mean_nll=mean.nll,
-        mean_accuracy=mean.accuracy,
+        mean_score=mean.score,
         num_samples=num_samples // 2 if isinstance(path, MixturePath) else num_samples,
         num_examples=num_examples,
         plain=plain,

@@ -2,12 +2,15 @@
 
 For each posterior: agreement (share of examples with the reference's most probable class), total
 variation (½ Σ|p − p_ref|, averaged over examples), NLL, calibration error and accuracy of its
-predictive, and the accuracy of its mean network. Standard errors are over draws: those of the
-posterior and, for agreement and total variation, of the reference as well.
+predictive, and the accuracy of its mean network. Where targets are numbers: the Cramér distance to
+the reference and the shift of the mean, NLL, CRPS and RMSE, and the RMSE of the mean network.
+Standard errors are over draws: those of the posterior and, for the measures against the reference,
+of the reference as well.
 
-Total variation between two predictives of finitely many draws is biased upwards: it is positive
-even if both come from the same distribution. The row of one half of the reference's chains against
-the other half shows by how much, and is the ceiling for any approximation.
+Total variation and Cramér distance between two predictives of finitely many draws are biased
+upwards: they are positive even if both come from the same distribution. The row of one half of the
+reference's chains against the other half shows by how much, and is the ceiling for any
+approximation.
 """
 
 from collections.abc import Mapping
@@ -18,13 +21,17 @@ import jax
 import numpy as np
 
 from onebasin.data.examples import Examples, examples_of
-from onebasin.evaluation import measures
+from onebasin.evaluation.expectations import ScoreName, score_name
+from onebasin.evaluation.grouped_numbers import GroupedNumbers, grouped_numbers
 from onebasin.evaluation.grouped_predictive import GROUPS, GroupedPredictive, grouped_predictive
-from onebasin.evaluation.predicting import predictive
+from onebasin.evaluation.groups import Groups
+from onebasin.evaluation.measures import accuracy
+from onebasin.evaluation.number_measures import rmse
+from onebasin.evaluation.predicting import Predictive, predicting_likelihood, predictive
 from onebasin.evaluation.tables import html_table, text_table
 from onebasin.keys import subkey
-from onebasin.likelihoods import check_classes
-from onebasin.networks import Apply, NetworkLike, apply_of
+from onebasin.likelihoods import LikelihoodLike, Regression, check_classes
+from onebasin.networks import NetworkLike, apply_of
 from onebasin.posterior import LowRank, LowRankPrecision, MeanField, Posterior, Samples
 from onebasin.progress import Progress, reporting
 from onebasin.trees import add_axis
@@ -49,28 +56,46 @@ class Estimate:
 
 @dataclass(frozen=True)
 class ReferenceRow:
-    """One posterior against the reference."""
+    """One posterior against the reference; the measures are attributes too, as `row.nll`."""
 
     name: str
     draws: int
-    agreement: Estimate
-    total_variation: Estimate
-    nll: Estimate
-    calibration_error: Estimate
-    accuracy: Estimate
-    mean_accuracy: float | None
-    """Of the mean network; None for draws, whose mean is not one of them."""
+    measures: Mapping[str, Estimate]
+    score_name: ScoreName
+    mean_score: float | None
+    """Accuracy or RMSE of the mean network; None for draws, whose mean is not one of them."""
+
+    def __getattr__(self, name: str) -> Estimate:
+        try:
+            return self.__dict__["measures"][name]
+        except KeyError:
+            raise AttributeError(f"a row has no '{name}'") from None
+
+    @property
+    def mean_accuracy(self) -> float | None:
+        """The accuracy of the mean network, if targets are classes."""
+        return self.mean_score if self.score_name == "accuracy" else None
 
     def summary(self) -> dict[str, Any]:
         """The row as JSON-able numbers."""
         found: dict[str, Any] = {"name": self.name, "draws": self.draws}
-        for name in MEASURES:
-            one: Estimate = getattr(self, name)
+        for name, one in self.measures.items():
             found |= {name: one.value, f"{name}_stderr": one.stderr}
-        return {**found, "mean_accuracy": self.mean_accuracy}
+        return {**found, f"mean_{self.score_name}": self.mean_score}
 
 
 MEASURES = ("agreement", "total_variation", "nll", "calibration_error", "accuracy")
+HEADS = {
+    "agreement": "agreement",
+    "total_variation": "TV",
+    "calibration_error": "calibration",
+    "nll": "NLL",
+    "accuracy": "accuracy %",
+    "cramer_distance": "Cramér distance",
+    "mean_shift": "mean shift",
+    "crps": "CRPS",
+    "rmse": "RMSE",
+}
 
 
 @dataclass(frozen=True)
@@ -109,13 +134,13 @@ class ReferenceTable:
         return text_table(self._cells())
 
     def _cells(self) -> list[tuple[str, ...]]:
-        heads = ("", "agreement", "TV", "NLL", "calibration", "accuracy %", "of the mean %")
-        lines: list[tuple[str, ...]] = [heads]
+        classes = self.rows[0].score_name == "accuracy"
+        heads = [HEADS[name] for name in self.rows[0].measures]
+        lines: list[tuple[str, ...]] = [("", *heads, f"of the mean{' %' * classes}")]
         for row in self.rows:
-            mean = "–" if row.mean_accuracy is None else f"{100 * row.mean_accuracy:.2f}"
-            percent = Estimate(100 * row.accuracy.value, 100 * row.accuracy.stderr)
-            four = (row.agreement, row.total_variation, row.nll, row.calibration_error)
-            lines.append((row.name, *(f"{one:.4f}" for one in four), f"{percent:.2f}", mean))
+            mean = "–" if row.mean_score is None else _shown(row.score_name, row.mean_score)
+            cells = (_shown(name, one) for name, one in row.measures.items())
+            lines.append((row.name, *cells, mean))
         return lines
 
     def __str__(self) -> str:
@@ -136,6 +161,7 @@ def reference_table(
     data: Examples,
     *,
     key: jax.Array,
+    likelihood: LikelihoodLike | None = None,
     num_samples: int = 128,
     ceiling: bool = True,
     groups: int = GROUPS,
@@ -153,6 +179,7 @@ def reference_table(
       network: `apply(params, x)`, a `Network` or a `Problem`.
       data: a split with .x and .y, or a pair.
       key: the key of the draws and of the bootstrap.
+      likelihood: by default that of the problem, else "categorical".
       num_samples: draws of each posterior; larger Samples are thinned evenly. A reference that is
         a set of Samples is used whole.
       ceiling: if the reference has several chains, add a row of one half of them against the
@@ -170,38 +197,42 @@ def reference_table(
     >>> f"{found['same'].agreement:.2f}", f"{found['same'].accuracy:.2f}"
     ('1.00', '0.50')
     """
-    apply = apply_of(network)
+    apply, resolved = apply_of(network), predicting_likelihood(network, likelihood)
     if num_samples < 2 or resamples < 2:
         raise ValueError("standard errors need at least 2 samples and 2 resamples")
     for name in posteriors:
         if name in (REFERENCE, CEILING):
             raise ValueError(f"'{name}' names a row of the reference; rename the posterior")
     x, y = examples_of(data)
+    y = resolved.targets(y)
     whole = reference.num_draws if isinstance(reference, Samples) else num_samples
 
-    def grouped(name: str, q: Posterior, count: int) -> GroupedPredictive:
+    def grouped(name: str, q: Posterior, count: int) -> GroupedPredictive | GroupedNumbers:
         with reporting(progress) as report:
-            return grouped_predictive(
-                q,
-                apply,
-                x,
-                key=subkey(key, name),
-                num_samples=count,
-                groups=groups,
-                batch_size=batch_size,
-                progress=lambda _, done, total: report(name, done, total),
-            )
+            given: Any = {
+                "key": subkey(key, name),
+                "likelihood": resolved,
+                "num_samples": count,
+                "groups": groups,
+                "batch_size": batch_size,
+                "progress": lambda _, done, total: report(name, done, total),
+            }
+            if isinstance(resolved, Regression):
+                return grouped_numbers(q, apply, x, y, **given)
+            return grouped_predictive(q, apply, x, **given)
 
     truth = grouped(REFERENCE, reference, whole)
-    y = check_classes(y, truth.log_probs.shape[-1])
+    if isinstance(truth, GroupedPredictive):
+        check_classes(y, truth.log_probs.shape[-1])
     seed = np.asarray(jax.random.key_data(subkey(key, "bootstrap"))).ravel().tolist()
 
-    def row(
-        name: str, own: GroupedPredictive, against: GroupedPredictive, q: Posterior | None
-    ) -> ReferenceRow:
+    def row(name: str, own: Groups, against: Groups, q: Posterior | None) -> ReferenceRow:
         found = compare(own, against, y, resamples, seed)
-        mean = _mean_accuracy(q, apply, x, y, batch_size)
-        return ReferenceRow(name, own.draws, mean_accuracy=mean, **found)
+        mean = None
+        if isinstance(q, MeanField | LowRank | LowRankPrecision):
+            point = Samples(add_axis(q.mean), state=add_axis(q.state))
+            mean = score_of_one(point, apply, resolved, x, y, batch_size)
+        return ReferenceRow(name, own.draws, found, score_name(resolved), mean)
 
     rows = [row(REFERENCE, truth, truth, reference)]
     chains = np.unique(truth.chain)
@@ -214,62 +245,46 @@ def reference_table(
     return ReferenceTable(tuple(rows), len(y), num_samples)
 
 
+def _shown(name: str, value: Estimate | float) -> str:
+    if name != "accuracy":
+        return f"{value:.4f}"
+    if isinstance(value, Estimate):
+        return f"{Estimate(100 * value.value, 100 * value.stderr):.2f}"
+    return f"{100 * value:.2f}"
+
+
 def compare(
-    own: GroupedPredictive,
-    reference: GroupedPredictive,
-    y: np.ndarray,
-    resamples: int,
-    seed: list[int],
+    own: Groups, reference: Groups, y: np.ndarray, resamples: int, seed: list[int]
 ) -> dict[str, Estimate]:
-    """The measures of one predictive against another and the labels, with bootstrap errors.
+    """The measures of one predictive against another and the targets, with bootstrap errors.
 
     Both sides are resampled; a predictive that is its own reference is resampled with it.
     """
-    value = _measured(own, reference, y, own.share, reference.share)
+    value = own.measured(reference, y, own.share, reference.share)
     rng = np.random.default_rng(seed)
     again = []
     for _ in range(resamples):
         mine = own.shares(rng)
         theirs = mine if own is reference else reference.shares(rng)
-        again.append(_measured(own, reference, y, mine, theirs))
+        again.append(list(own.measured(reference, y, mine, theirs).values()))
     # The computed std of equal numbers may differ from zero by rounding.
     std = np.where(np.ptp(again, axis=0) == 0, 0.0, np.std(again, axis=0, ddof=1))
     factor = max(own.inflation, reference.inflation)
-    pairs = zip(MEASURES, value, std * factor, strict=True)
-    return {name: Estimate(float(v), float(s)) for name, v, s in pairs}
+    pairs = zip(value.items(), std * factor, strict=True)
+    return {name: Estimate(v, float(s)) for (name, v), s in pairs}
 
 
-def _measured(
-    own: GroupedPredictive,
-    reference: GroupedPredictive,
+def score_of_one(
+    point: Samples,
+    network: NetworkLike,
+    likelihood: LikelihoodLike,
+    x: np.ndarray,
     y: np.ndarray,
-    mine: np.ndarray,
-    theirs: np.ndarray,
-) -> list[float]:
-    p = own.mixed(mine)
-    q = p if own is reference else reference.mixed(theirs)
-    # The label's probability is summed in log space over the groups in use: it may be too small
-    # for float32, above all without the group in which it is largest.
-    used = mine > 0
-    label = own.log_probs[used][:, np.arange(len(y)), y]
-    top = label.max(axis=0)
-    top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        log_p = top + np.log(mine[used] @ np.exp(label - top))
-    return [
-        float((p.argmax(-1) == q.argmax(-1)).mean()),
-        float(0.5 * np.abs(p - q).sum(-1).mean(dtype=np.float64)),
-        -float(log_p.mean(dtype=np.float64)),
-        measures.calibration_error(p, y),
-        float((p.argmax(-1) == y).mean()),
-    ]
-
-
-def _mean_accuracy(
-    q: Posterior | None, apply: Apply, x: np.ndarray, y: np.ndarray, batch_size: int | None
-) -> float | None:
-    if not isinstance(q, MeanField | LowRank | LowRankPrecision):
-        return None
-    point = Samples(add_axis(q.mean), state=add_axis(q.state))
-    found = predictive(point, apply, x, key=jax.random.key(0), num_samples=1, batch_size=batch_size)
-    return measures.accuracy(found, y)
+    batch_size: int | None,
+) -> float:
+    """Accuracy or RMSE of a single network."""
+    key = jax.random.key(0)  # has no effect: the one draw is used
+    found = predictive(
+        point, network, x, key=key, likelihood=likelihood, num_samples=1, batch_size=batch_size
+    )
+    return accuracy(found, y) if isinstance(found, Predictive) else rmse(found, y)

@@ -2,9 +2,9 @@
 
 Data are processed in blocks; within a block, draws one at a time; and for each draw, all points t
 in one compiled call that loops over small batches. So noise is drawn once for all t, and only the
-log likelihood of every (t, draw, example) of the block and the summed class probabilities are
-kept. Blocks are as large as `BLOCK_BYTES` and `INPUT_BYTES` allow. Data may be a memory map, whose
-blocks are read as they are used.
+log likelihood of every (t, draw, example) of the block and the summed class probabilities (or
+means of the targets) are kept. Blocks are as large as `BLOCK_BYTES` and `INPUT_BYTES` allow. Data
+may be a memory map, whose blocks are read as they are used.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,8 +18,9 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from onebasin.evaluation.expectations import expectation
 from onebasin.evaluation.strata import Ends
-from onebasin.likelihoods import Likelihood, check_output
+from onebasin.likelihoods import Classification, Likelihood, Regression, check_output
 from onebasin.networks.network import Apply, forward
 from onebasin.paths.ends import lerp
 from onebasin.paths.repairing import Correction
@@ -92,6 +93,8 @@ def cut(
     if y is not None and likelihood is not None:
         y = likelihood.targets(y)
         likelihood.check_outputs(shape, y)
+    elif isinstance(likelihood, Classification | Regression):
+        likelihood.check_shape(shape)
     width = int(np.prod(shape[1:]))
     if batch_size is None:
         batch_size = max(1, min(LARGEST_BATCH, 2 * BATCH_BYTES // _largest(jaxpr.jaxpr)))
@@ -128,7 +131,7 @@ def along(
     y: jax.Array,
     summed: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Log likelihoods [points, rows] of one draw at every t, and `summed` plus its probabilities.
+    """Log likelihoods [points, rows] of one draw at every t, and `summed` plus its expectations.
 
     `correction` is how a repaired path changes the params, or None.
     """
@@ -146,25 +149,31 @@ def along(
         def batch(xy: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             outputs = forward(apply, params, xy[0], state)
             log_p = likelihood(outputs, xy[1]).astype(total.dtype)
-            probs = jax.nn.softmax(outputs) if likelihood.classifies else jnp.zeros((len(xy[0]), 0))
-            return log_p, probs.astype(total.dtype)
+            return log_p, expectation(likelihood, outputs).astype(total.dtype)
 
-        log_p, probs = lax.map(batch, (x, y))
-        return None, (log_p.reshape(-1), total + probs.reshape(total.shape))
+        log_p, expected = lax.map(batch, (x, y))
+        return None, (log_p.reshape(-1), total + expected.reshape(total.shape))
 
     _, found = lax.scan(at, None, (ts, changes, summed))
     return found
 
 
-@partial(jax.jit, static_argnames=("apply",))
+@partial(jax.jit, static_argnames=("apply", "likelihood"))
 def log_probabilities(
-    apply: Apply, params: PyTree, state: PyTree | None, x: jax.Array
+    apply: Apply, likelihood: Classification, params: PyTree, state: PyTree | None, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Log class probabilities [rows, classes] of one draw, and their entropy [rows]."""
 
     def batch(part: jax.Array) -> tuple[jax.Array, jax.Array]:
-        log_p = jax.nn.log_softmax(forward(apply, params, part, state))
+        log_p = likelihood.log_probs(forward(apply, params, part, state))
         return log_p, -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
 
     log_p, entropy = lax.map(batch, x)
     return log_p.reshape(-1, log_p.shape[-1]), entropy.reshape(-1)
+
+
+@partial(jax.jit, static_argnames=("apply",))
+def raw_outputs(apply: Apply, params: PyTree, state: PyTree | None, x: jax.Array) -> jax.Array:
+    """The outputs of one draw, [rows, ...]."""
+    found = lax.map(lambda part: forward(apply, params, part, state), x)
+    return found.reshape(-1, *found.shape[2:])

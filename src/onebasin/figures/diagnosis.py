@@ -137,20 +137,23 @@ def _chain_legend(figure: Figure, chain: np.ndarray) -> None:
 
 
 def pruning_figure(curves: Mapping[str, PruningCurve]) -> Figure:
-    """Accuracy of the pruned mean network against the share of weights kept."""
+    """Accuracy (or RMSE) of the pruned mean network against the share of weights kept."""
     if not curves:
         raise ValueError("there is no pruning curve to draw; give at least one")
+    classes = all(curve.score_name == "accuracy" for curve in curves.values())
     with paper():
         figure = Figure(figsize=(COLUMN, 2.5 + 0.1 * len(curves)), layout="constrained")
         ax = figure.subplots()
         for i, (name, curve) in enumerate(curves.items()):
-            ax.plot(100 * curve.kept, 100 * curve.accuracy, label=name, **series(i))
+            shown = 100 * curve.accuracy if classes else curve.score
+            ax.plot(100 * curve.kept, shown, label=name, **series(i))
         lowest = min(float(curve.kept.min()) for curve in curves.values())
         ax.set_xscale("log")
         ax.set_xlim(100, 90 * lowest)  # decreasing, as pruning proceeds
         ticks = [t for t in (100, 50, 20, 10, 5, 2, 1) if t >= 90 * lowest]
         plain_ticks(ax.xaxis, ticks)
         ax.set_xlabel("weights kept (%)")
-        ax.set_ylabel("accuracy of the mean network (%)")
+        measure, unit = ("accuracy", " (%)") if classes else ("RMSE", "")
+        ax.set_ylabel(f"{measure} of the mean network{unit}")
         figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure

@@ -13,7 +13,8 @@ from onebasin.evaluation.measures import Reliability
 from onebasin.evaluation.profiles import Profile
 from onebasin.figures.style import COLUMN, DASHES, GREY, MARKERS, PAGE, band, paper, series
 
-Value: TypeAlias = Literal["log_posterior", "nll", "accuracy"]
+Value: TypeAlias = Literal["log_posterior", "nll", "accuracy", "rmse"]
+SCORES = {"accuracy": "accuracy (%)", "rmse": "RMSE of the predictive mean"}
 
 Z = 1.96  # bands are 95 % intervals
 
@@ -21,7 +22,7 @@ Z = 1.96  # bands are 95 % intervals
 def profile_figure(
     profiles: Mapping[str, Profile], *, logarithmic: bool = False, means: bool = False
 ) -> Figure:
-    """Loss and accuracy along paths, one curve for each named profile, with 95 % bands.
+    """Loss and accuracy (or RMSE) along paths, one curve for each profile, with 95 % bands.
 
     A repaired profile is drawn with its plain one. Dotted lines between the ends are the base of
     the barrier. `means` adds the loss of the mean networks as thin lines.
@@ -33,23 +34,25 @@ def profile_figure(
             curves[f"{name}, plain"] = found.plain
             name = f"{name}, repaired"
         curves[name] = found
-    classifies = all(np.isfinite(p.accuracy).all() for p in curves.values())
+    measures = {p.score_name for p in curves.values()}
+    measure = measures.pop() if len(measures) == 1 else ""
+    times = 100 if measure == "accuracy" else 1
     with paper():
-        width = PAGE if classifies else COLUMN
+        width = PAGE if measure else COLUMN
         figure = Figure(figsize=(width, 2.4 + 0.16 * len(curves)), layout="constrained")
-        axes = figure.subplots(1, 2 if classifies else 1, squeeze=False)[0]
+        axes = figure.subplots(1, 2 if measure else 1, squeeze=False)[0]
         for i, (name, found) in enumerate(curves.items()):
             _curve(axes[0], found, name, i, means)
-            if classifies:
-                axes[1].plot(found.t, 100 * found.accuracy, label=name, **_line(i))
+            if measure:
+                axes[1].plot(found.t, times * found.score, label=name, **_line(i))
         axes[0].set_ylabel("negative log likelihood (nats per example)")
         if logarithmic:
             axes[0].set_yscale("log")
         for ax in axes:
             ax.set_xlabel("position $t$ on the path from $q_0$ to $q_1$")
             ax.set_xlim(0, 1)
-        if classifies:
-            axes[1].set_ylabel("accuracy (%)")
+        if measure:
+            axes[1].set_ylabel(SCORES[measure])
         # Outside the plots: a barrier fills the middle of its own.
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center")
     return figure
@@ -96,6 +99,8 @@ def landscape_figure(found: Landscape, value: Value | None = None) -> Figure:
     """Contours of the log posterior (or of `value`) on the plane, with its points marked."""
     value = value or ("log_posterior" if found.log_posterior is not None else "nll")
     drop = found.log_posterior
+    if value in SCORES and value != found.score_name:
+        raise ValueError(f"this landscape has no '{value}'; it has '{found.score_name or 'nll'}'")
     shown, label = {
         "log_posterior": (
             None if drop is None else drop.max() - drop,
@@ -103,6 +108,7 @@ def landscape_figure(found: Landscape, value: Value | None = None) -> Figure:
         ),
         "nll": (found.nll, "negative log likelihood (nats per example)"),
         "accuracy": (100 * found.accuracy, "accuracy (%)"),
+        "rmse": (found.score, "RMSE"),
     }.get(value, (None, ""))
     if shown is None:
         raise ValueError(f"this landscape has no '{value}'; give a log_prior when making it")
@@ -173,6 +179,28 @@ def reliability_figure(found: Mapping[str, Reliability]) -> Figure:
         counts.set_ylabel("share of\nexamples")
         counts.set_yscale("log")
         counts.set_xlabel("confidence of the most probable class")
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center")
+    return figure
+
+
+def coverage_figure(found: Mapping[str, Mapping[float, float]]) -> Figure:
+    """The share of targets inside central intervals against their level, with the diagonal.
+
+    Above the diagonal intervals are too wide, below it too narrow. Values are shares by level, of
+    every named predictive.
+    """
+    _check_some(found, "coverage")
+    with paper():
+        figure = Figure(figsize=(COLUMN, 2.8), layout="constrained")
+        ax = figure.subplots()
+        ax.plot([0, 100], [0, 100], color=GREY, linewidth=0.6)
+        for i, (name, one) in enumerate(found.items()):
+            level, share = np.array(sorted(one.items())).T
+            ax.plot(100 * level, 100 * share, label=name, **_line(i))
+        ax.set_xlim(0, 100)
+        ax.set_ylim(0, 102)
+        ax.set_xlabel("level of the central interval (%)")
+        ax.set_ylabel("targets inside (%)")
         figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center")
     return figure
 

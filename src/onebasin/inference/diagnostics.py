@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 
 from onebasin.data.examples import HasExamples
 from onebasin.inference.full_batch import chunked, log_density
+from onebasin.likelihoods import Classification
 from onebasin.networks import forward
 from onebasin.posterior import Samples
 from onebasin.problem import Problem
@@ -116,7 +117,10 @@ def predictions(problem: Problem, samples: Samples, x: ArrayLike) -> np.ndarray:
 
     def outputs(draw: tuple[PyTree, PyTree | None]) -> jax.Array:
         out = forward(problem.apply, draw[0], inputs, draw[1])
-        return jax.nn.softmax(out)[:, :-1] if problem.log_likelihood.classifies else out
+        likelihood = problem.log_likelihood
+        if isinstance(likelihood, Classification):
+            return jnp.exp(likelihood.log_probs(out))[:, :-1]
+        return out
 
     of_draws = jax.jit(lambda draws: jax.lax.map(outputs, draws))
     drawn = (samples.draws, samples.state)

@@ -42,8 +42,7 @@ class Bernoulli(Classification):
             )
         return values.reshape(-1).astype(np.int32)
 
-    def check_outputs(self, shape: tuple[int, ...], y: np.ndarray) -> None:
-        del y
+    def check_shape(self, shape: tuple[int, ...]) -> None:
         if math.prod(shape[1:]) != 1:
             raise ValueError(
                 f"apply returned shape {shape}; the Bernoulli likelihood takes one logit per "

@@ -29,5 +29,8 @@ class Categorical(Classification):
         """One if the largest logit is that of the label, else zero."""
         return (jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype)
 
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        check_logits(shape)
+
     def check_outputs(self, shape: tuple[int, ...], y: np.ndarray) -> None:
         check_classes(y, check_logits(shape))

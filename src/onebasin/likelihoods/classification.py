@@ -36,6 +36,10 @@ class Classification:
         """Integer labels, [n]."""
         return check_labels(y)
 
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Refuse outputs of this `shape` [batch, ...]; a class of your own need not."""
+        del shape
+
     def check_outputs(self, shape: tuple[int, ...], y: np.ndarray) -> None:
-        """Nothing is known of the outputs of a class of your own."""
-        del shape, y
+        del y
+        self.check_shape(shape)

@@ -38,6 +38,17 @@ class Heteroscedastic(GaussianNoise):
     def noise(self, outputs: jax.Array) -> jax.Array:
         return jnp.exp(outputs[..., outputs.shape[-1] // 2 :])
 
+    def information(self, outputs: jax.Array) -> jax.Array:
+        precision = self.noise(outputs) ** -2
+        return jnp.concatenate([precision, jnp.full_like(precision, 2.0)], axis=-1)
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        if math.prod(shape[1:]) % 2 or math.prod(shape[1:]) == 0:
+            raise ValueError(
+                f"the network returns shape {shape}; the {self.name} likelihood reads a mean and a "
+                "log std for every target (if the noise is learned, give the Problem as network)"
+            )
+
     def check_outputs(self, shape: tuple[int, ...], y: np.ndarray) -> None:
         targets = math.prod(y.shape[1:])
         if math.prod(shape[1:]) != 2 * targets:

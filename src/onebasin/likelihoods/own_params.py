@@ -32,12 +32,12 @@ class HasOwnParams(Protocol):
 class WithOwnParams:
     """A network's function whose params hold those of the likelihood as well."""
 
-    apply: Callable[..., jax.Array]
+    function: Callable[..., jax.Array]  # not `apply`: this is a function, and holds none to take
     likelihood: HasOwnParams
 
     def __call__(self, params: PyTree, *inputs: Any) -> jax.Array:
         own = {name: params[name] for name in self.likelihood.own_names}
-        return self.likelihood.join(self.apply(self.network_params(params), *inputs), own)
+        return self.likelihood.join(self.function(self.network_params(params), *inputs), own)
 
     def network_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The params of the network alone."""

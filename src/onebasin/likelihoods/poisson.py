@@ -49,6 +49,9 @@ class Poisson(Regression):
     def sample(self, outputs: jax.Array, *, key: jax.Array) -> jax.Array:
         return jax.random.poisson(key, jnp.exp(outputs)).astype(outputs.dtype)
 
+    def information(self, outputs: jax.Array) -> jax.Array:
+        return jnp.exp(outputs)
+
     def cdf(self, outputs: ArrayLike, y: ArrayLike) -> np.ndarray:
         count = np.floor(np.asarray(y, np.float64))
         return np.where(count < 0, 0.0, pdtr(np.maximum(count, 0), self._rates(outputs)))

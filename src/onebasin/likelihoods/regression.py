@@ -68,6 +68,13 @@ class Regression:
         del outputs, y
         return None
 
+    def information(self, outputs: jax.Array) -> jax.Array:
+        """The Fisher information of every output, up to one factor for all of them.
+
+        A unit of output counts by its square root where outputs of different kinds are weighed.
+        """
+        return jnp.ones_like(outputs)
+
     def absolute_error(self, outputs: np.ndarray, y: np.ndarray, *, key: jax.Array) -> np.ndarray:
         """E|Y_s − y| of every draw s, averaged over examples and targets, [draws].
 
@@ -99,6 +106,10 @@ class Regression:
     def targets(self, y: ArrayLike) -> np.ndarray:
         """Finite numbers."""
         return real_targets(y, self.name)
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Refuse outputs of this `shape` [batch, ...], whatever the targets."""
+        del shape
 
     def check_outputs(self, shape: tuple[int, ...], y: np.ndarray) -> None:
         check_one_output_per_target(shape, y)
