@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import onebasin as ob
-from onebasin.checkpoints import Entries, read_checkpoint
+from onebasin.checkpoints import Entries, read_checkpoint, samples_from_state_dicts
 from onebasin.cli.main import main
 from onebasin.pytorch_tensors import to_array
 from onebasin.tensor_files import TensorFileError
@@ -137,3 +137,15 @@ def test_tied_weights_of_a_file_move_together(tmp_path: Path) -> None:
     torch.save(net.state_dict(), tmp_path / "tied.pt")
     entries = Entries(read_checkpoint(tmp_path / "tied.pt"), symmetry)
     assert entries.tied == {"2.weight": "0.weight"}
+
+
+def test_state_dicts_of_pytorch_are_samples_and_back() -> None:
+    network, _, _ = of_module(module())
+    dicts = [module(seed).state_dict() for seed in (1, 2)]
+    samples = samples_from_state_dicts(dicts, network)
+    assert samples.state is not None
+    for i, own in enumerate(dicts):
+        state = {name: leaf[i] for name, leaf in samples.state.items()}
+        back = network.with_params(samples.draw(i), state)
+        counted = "1.num_batches_tracked"  # the module's own, not fitted
+        assert all(torch.equal(back[n], t) for n, t in own.items() if n != counted)
