@@ -33,7 +33,7 @@ class Part:
 
 
 PARTS = {
-    "kills": Part("killer", 200, 5),
+    "kills": Part("killer", 200, 10),
     "networks": Part("random_networks", 5_000, 10),
     "files": Part("file_fuzzer", 20_000, 20),
     "command lines": Part("command_lines", 1_000, 10),
