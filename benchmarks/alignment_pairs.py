@@ -83,6 +83,7 @@ def make_pair(name: str, cache: Path) -> Pair:
             epochs=budget.epochs,
             batch_size=budget.batch_size,
             learning_rate=budget.learning_rate,
+            initial_std=0.01,
         )
         keys = [jax.random.fold_in(jax.random.key(2026), run) for run in range(len(files))]
         found = [fit(problem, method, key=k).posterior for k in keys]

@@ -72,7 +72,12 @@ class Setting:
         for run in range(2):
             path = self.path(run)
             if not path.exists():
-                fit(self.problem, VI(epochs=self.epochs), key=jax.random.key(run), out=path)
+                fit(
+                    self.problem,
+                    VI(epochs=self.epochs, learning_rate=3e-3, initial_std=0.01),
+                    key=jax.random.key(run),
+                    out=path,
+                )
             found.append(ob.load(path))
         return found
 

@@ -130,8 +130,10 @@ def main() -> None:
     if "map" in options.parts:
         chunks["map"] = Chunk(problem, MAP(batch_size=BATCH), steps)
     if "vi" in options.parts:
-        chunks["vi"] = Chunk(problem, VI(batch_size=BATCH), steps)
-        chunks["vi_unpaired"] = Chunk(problem, VI(batch_size=BATCH, antithetic=False), steps)
+        chunks["vi"] = Chunk(problem, VI(batch_size=BATCH, initial_std=0.01), steps)
+        chunks["vi_unpaired"] = Chunk(
+            problem, VI(batch_size=BATCH, antithetic=False, initial_std=0.01), steps
+        )
     runs: dict[str, Any] = {"matmul": product, **chunks}
     if "runs" in options.parts:
         runs["map_two_runs"] = Chunk(problem, MAP(batch_size=BATCH), steps, runs=2)

@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--learning-rate", type=float, default=VI().learning_rate)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--std-learning-rate", type=float, default=None)
     parser.add_argument("--validation", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for the fits; they resume there")
@@ -95,6 +95,7 @@ def main() -> None:
     method = VI(
         epochs=options.epochs,
         learning_rate=options.learning_rate,
+        initial_std=0.01,
         std_learning_rate=options.std_learning_rate,
     )
     what = f"epochs {options.epochs}"

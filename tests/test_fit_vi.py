@@ -1,5 +1,7 @@
 """Variational and MAP fits against closed forms; members and runs against single fits."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from onebasin.inference.methods import MAP, VI, Ensemble
 from onebasin.inference.minibatches import Minibatches
 from onebasin.inference.optimisers import direction, last_direction, schedule
 from onebasin.inference.vi import Variational, analytic_kl, elbo_gradient, learning_rates
+from onebasin.inference.vi_defaults import initial_stds, settled
 from onebasin.likelihoods import Gaussian
 from onebasin.problem import Batch, Problem
 
@@ -218,7 +221,13 @@ def test_noise_is_fresh_at_every_step():
 @pytest.mark.fast
 def test_published_settings_are_reachable():
     # Learning rate 1e-7 on the summed ELBO of 60,000 examples is 0.006 on its mean.
-    published = VI(optimiser="sgd", learning_rate=1e-7, learning_rate_on="sum", schedule="constant")
+    published = VI(
+        epochs=1000,
+        optimiser="sgd",
+        learning_rate=1e-7,
+        learning_rate_on="sum",
+        schedule="constant",
+    )
     rate, std_rate = learning_rates(published, Minibatches(60_000, 500))(jnp.asarray(3))
     np.testing.assert_allclose([rate, std_rate], [0.006, 0.006], rtol=1e-6)
 
@@ -265,3 +274,41 @@ def test_leftover_examples_are_not_always_the_same():
     epochs = np.array(seen).reshape(30, 6)
     assert all(len(set(epoch)) == 6 for epoch in epochs)
     assert len({frozenset(epoch) for epoch in epochs}) == 7
+
+
+def test_what_is_not_given_follows_prior_steps_and_data():
+    problem = classifier(examples=60)  # prior variance 1; batches of 20 make 3 steps per epoch
+    found = settled(problem, VI(batch_size=20))
+    assert found.epochs == 1667  # the fewest epochs with 5,000 steps
+    steps = 3 * 1667
+    assert found.learning_rate == pytest.approx(4 / np.sqrt(steps))
+    assert found.std_learning_rate == pytest.approx(20 / steps)
+    assert found.std_schedule == "cosine"
+    assert settled(problem, found) == found
+    for std in jax.tree.leaves(initial_stds(problem, found)):
+        np.testing.assert_allclose(1 / std**2, 11 + 0.01 * 60)
+    # A short fit has larger rates, up to a limit; ten times the prior std, ten times the rate.
+    short = settled(problem, VI(epochs=2, batch_size=20))
+    assert (short.learning_rate, short.std_learning_rate) == (0.3, 0.03)
+    wide = replace(problem, prior_variance=100.0)
+    wider = settled(wide, VI(batch_size=20)).learning_rate
+    assert wider == pytest.approx(40 / np.sqrt(steps))
+    # Whoever gives the start of σ gets a quarter of the rate of the means, constant.
+    given = VI(epochs=30, learning_rate=3e-3, initial_std=0.01)
+    assert settled(problem, given) == replace(given, std_schedule="constant")
+    # What is recorded is what ran.
+    fitted = fit(problem, VI(epochs=2, batch_size=20), key=jax.random.key(0), progress="silent")
+    assert fitted.method == short
+
+
+def test_a_fit_whose_deviations_are_on_their_way_says_so():
+    problem = classifier()
+    crawling = VI(epochs=20, initial_std=0.01, std_learning_rate=1e-4)
+    stuck = fit(problem, crawling, key=jax.random.key(0), progress="silent")
+    assert stuck.stats["std_speed"] > 0.9
+    (note,) = stuck.notes
+    assert "the standard deviations are still on their way" in note
+    assert "std_learning_rate" in note
+    settled_fit = fit(problem, VI(epochs=600), key=jax.random.key(0), progress="silent")
+    assert settled_fit.stats["std_speed"] < 0.3
+    assert settled_fit.notes == ()

@@ -17,6 +17,7 @@ from onebasin.experiments.setting import Setting, dataset, flops, gradient_flops
 from onebasin.experiments.stage import File, Stage, Work, step
 from onebasin.inference.fitting import fit, lasting_stats
 from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble
+from onebasin.inference.vi_defaults import EPOCHS
 from onebasin.paths import geodesic, mixture_path, repair
 from onebasin.posterior import load, save
 from onebasin.tensor_files import finite
@@ -69,7 +70,8 @@ def fit_seconds(config: Fit) -> float:
         case Ensemble():
             seconds = method.members * method.epochs * one / TRAINING_RATE[setting.network]
         case VI() | MAP():
-            seconds = method.epochs * one / TRAINING_RATE[setting.network]
+            epochs = method.epochs or EPOCHS  # at least
+            seconds = epochs * one / TRAINING_RATE[setting.network]
     return OVERHEAD + seconds * (config.runs or 1)
 
 

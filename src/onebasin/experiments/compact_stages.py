@@ -10,6 +10,7 @@ import numpy as np
 from onebasin.alignment import Activations
 from onebasin.choices import FitTarget, RebaseName
 from onebasin.compaction import Rebase, calibrate, compact
+from onebasin.experiments import presets
 from onebasin.experiments.common_stages import POSTERIOR, Fit, fit_posterior, load_inputs
 from onebasin.experiments.setting import Setting, problem, symmetry
 from onebasin.experiments.stage import File, Stage, Work, step
@@ -182,7 +183,7 @@ TOY = Sources(
     Setting("digits", width=12, depth=1, prior_variance=1.0, limit=500),
     HMC(draws=16, warmup=40, chains=8, leapfrog_steps=20, step_size=0.02),
     Ensemble(members=5, epochs=80, batch_size=125, learning_rate=1e-2),
-    VI(epochs=100, batch_size=125, learning_rate=1e-2),
+    VI(epochs=100, batch_size=125, learning_rate=1e-2, **presets.SIGMA),
 )
 # 7,000 images and width 128: two fast cores draw these 640 samples in 28 minutes. The few weights
 # into the outputs are the stiff ones: larger masses for them allow longer steps.
@@ -199,7 +200,7 @@ CPU = Sources(
         data_chunk=1000,
     ),
     ENSEMBLE,
-    VI(epochs=300, batch_size=100, learning_rate=1e-3, antithetic=True),
+    VI(epochs=300, batch_size=100, learning_rate=1e-3, **presets.SIGMA),
 )
 PAPER = Sources(
     Setting("mnist", width=512, depth=1, prior_variance=1.0),
@@ -217,6 +218,7 @@ PAPER = Sources(
         epochs=50,
         batch_size=100,
         initial_std=0.05,
+        std_schedule="constant",
         learning_rate=1e-3,
         std_learning_rate=1e-3,
         antithetic=False,

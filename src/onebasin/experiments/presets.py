@@ -1,15 +1,27 @@
 """Settings and methods that several experiments use: equal values share the same fits."""
 
 from dataclasses import replace
+from typing import TypedDict
 
 from onebasin.experiments.pairs import Pair, Sizes
 from onebasin.experiments.setting import Setting
-from onebasin.inference.methods import MAP, VI
+from onebasin.inference.methods import MAP, VI, ScheduleName
+
+
+class SigmaCourse(TypedDict):
+    """Where σ of VI starts, and how its rate goes."""
+
+    initial_std: float
+    std_schedule: ScheduleName
+
+
+# The course of σ that all records have: from 0.01, at a constant rate.
+SIGMA: SigmaCourse = {"initial_std": 0.01, "std_schedule": "constant"}
 
 # toy: the embedded digits; seconds.
 TOY = Setting("digits", width=128, depth=2, prior_variance=0.1)
 TOGETHER = 3  # posteriors in one program
-TOY_VI = VI(epochs=60, batch_size=250, learning_rate=1e-2)
+TOY_VI = VI(epochs=60, batch_size=250, learning_rate=1e-2, **SIGMA)
 TOY_MAP = MAP(epochs=60, batch_size=250, learning_rate=1e-2)
 TOY_PAIR = Pair(TOY, TOY_VI, 0.9, Sizes(9, 32), TOGETHER)
 
@@ -28,11 +40,12 @@ CIFAR10_RESNET_COLD = replace(CIFAR10_RESNET, temperature=0.1)
 # Our CIFAR-100 has two fifths of the published images: at temperature 0.04 they weigh as much
 # against the prior as all of them would at 0.1.
 CIFAR100_RESNET_COLD = replace(CIFAR100_RESNET, temperature=0.04)
-CPU_VI = VI(epochs=30)
-COLD_VI = VI(epochs=40, std_learning_rate=1e-2)  # stds have to shrink further when it is cold
+CPU_VI = VI(epochs=30, learning_rate=3e-3, **SIGMA)
+# stds have to shrink further when it is cold
+COLD_VI = replace(CPU_VI, epochs=40, std_learning_rate=1e-2)
 CPU_MAP = MAP(epochs=30)
 # An epoch of ResNet20 takes minutes on CIFAR-10: few epochs, in small batches for more steps.
-RESNET_VI = VI(epochs=8, batch_size=64)
+RESNET_VI = replace(CPU_VI, epochs=8, batch_size=64)
 RESNET_MAP = MAP(epochs=3, batch_size=64)
 CIFAR100_RESNET_VI = replace(RESNET_VI, epochs=50)
 RESNET_REPAIR = 200  # images; each shows a channel of a convolution at 64 to 1,024 positions
@@ -43,7 +56,7 @@ PAPER_VI_MNIST = VI(
     epochs=1000,
     batch_size=500,
     antithetic=False,
-    initial_std=0.01,
+    **SIGMA,
     learning_rate=1e-7,
     optimiser="sgd",
     momentum=0.0,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 GOOD_RHAT = 1.05
-MOVING = 0.5  # mean speed of log std, relative to its learning rate, above which σ is on its way
+MOVING = 0.3  # mean speed of log std, relative to its learning rate, above which σ is on its way
 NOTICEABLE = 0.05  # nats per example
 
 

@@ -66,6 +66,7 @@ from onebasin.inference.refreshing import refresh_state
 from onebasin.inference.replicas import Replicas
 from onebasin.inference.room import bytes_needed, check_room
 from onebasin.inference.signals import FitInterrupted, StopRequest
+from onebasin.inference.vi_defaults import settled
 from onebasin.keys import check_key
 from onebasin.posterior import (
     LowRank,
@@ -266,6 +267,8 @@ def fit(
     if not checkpoint_interval >= 0:
         raise ValueError(f"checkpoint_interval is {checkpoint_interval}; give seconds, 0 or more")
     check_progress(progress)
+    if isinstance(method, VI):
+        method = settled(problem, method)
     key = check_key(key)
     files = Files.of(out, checkpoint, history, runs)
     if resume and files.checkpoint is None:

@@ -58,8 +58,10 @@ class BatchMethod(_Options):
     """Epochs over which the learning rate rises from 0."""
 
     def __post_init__(self) -> None:
-        self._check(COUNT, "epochs", "batch_size")
-        self._check(POSITIVE, "learning_rate")
+        self._check(COUNT, "batch_size")
+        for rule, name in ((COUNT, "epochs"), (POSITIVE, "learning_rate")):
+            if getattr(self, name) is not None:  # VI chooses them itself
+                self._check(rule, name)
         self._check(FRACTION, "momentum")
         self._check(COUNT_OR_ZERO, "warmup_epochs")
 
@@ -79,36 +81,38 @@ class VI(MinibatchMethod):
     """Mean-field variational inference: θ = mean + std·ε, with new noise ε at every step.
 
     The loss is the negative ELBO per example; the optimiser works on the logarithm of the std.
-    The posterior is a `MeanField`.
+    The posterior is a `MeanField`. What is not given follows from the prior, the number of examples
+    and the number of steps, so that short and long fits both end near their optimum.
 
     >>> import onebasin as ob
     >>> ob.VI(epochs=30, initial_std=0.02)
     VI(epochs=30, initial_std=0.02)
     """
 
-    epochs: int = 100
-    """Passes over the training data."""
-    learning_rate: float = 3e-3
-    """Learning rate of the means."""
+    # None is replaced before the shared code reads it (`vi_defaults.settled`).
+    epochs: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Passes over the training data; by default 100, or as many as make 5,000 steps."""
+    learning_rate: float | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Learning rate of the means; by default from the prior and the number of steps."""
     num_samples: int = 1
     """Monte Carlo samples of the weights per step."""
     antithetic: bool = True
     """Mirror the noise in the second half of each batch, so that most of it cancels."""
-    initial_std: float = 0.01
-    """Standard deviation of every weight at the start."""
+    initial_std: float | None = None
+    """Standard deviation of every weight at the start; by default 0.3 of the prior's or less."""
     std_learning_rate: float | None = None
-    """Learning rate of log std; by default a quarter of the means' (Adam) or the same (SGD)."""
-    std_schedule: ScheduleName = "constant"
-    """Course of the learning rate of log std."""
+    """Learning rate of log std; by default from the steps (a quarter of means' if std is given)."""
+    std_schedule: ScheduleName | None = None
+    """Course of the learning rate of log std; by default cosine, constant if its rate is given."""
     kl: Literal["analytic", "monte-carlo"] = "analytic"
     """The KL term in closed form, or estimated from the samples (sticking the landing)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check(COUNT, "num_samples")
-        self._check(POSITIVE, "initial_std")
-        if self.std_learning_rate is not None:
-            self._check(POSITIVE, "std_learning_rate")
+        for name in ("initial_std", "std_learning_rate"):
+            if getattr(self, name) is not None:
+                self._check(POSITIVE, name)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

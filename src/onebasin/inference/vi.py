@@ -7,10 +7,11 @@ The loss per example is, with θ = m + s ε and the scaling of docs/scaling.md,
 The parameter is log s. On a weight without influence on the outputs only the KL acts, with the
 gradient −(1 − s²/v)/N in log s. It is tiny but of constant sign, so Adam changes log s by its
 learning rate per step, whatever 1/N is, and reaches the prior after log(√v/s₀)/lr steps. If the
-rate decays with that of the means, a short fit ends before that. If the rate is so high that log s
-arrives at once, the noise hides the signal before the means have found it, and units that are
-switched off then stay off. Hence log s has a constant learning rate of its own, a quarter of that
-of the means.
+rate decays with that of the means, a short fit ends before that. If the noise is large before the
+means have found the signal, units that are switched off then stay off. Hence log s starts below the
+prior and has a learning rate of its own; `vi_defaults.py` says which. The fit reports how
+fast log s moves relative to that rate: 1 if all of it is on its way, about 0.15 at the optimum,
+where only the noise of the gradient is left.
 
 All examples of a batch share one draw of the weights, so its noise does not average out over the
 examples. With `antithetic` the second half of the batch uses m − s ε. That is still one draw per
@@ -20,7 +21,7 @@ between the halves.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,7 @@ from onebasin.inference.minibatches import Minibatches
 from onebasin.inference.noise import fast_normal_like
 from onebasin.inference.optimisers import descend, direction, last_direction
 from onebasin.inference.program import Info, Program, seconds_per_step
+from onebasin.inference.vi_defaults import initial_stds, settled
 from onebasin.keys import subkey
 from onebasin.posterior import MeanField
 from onebasin.problem import Batch, Problem
@@ -53,7 +55,11 @@ class VIState(NamedTuple):
 
 
 def build(problem: Problem, method: VI) -> Program:
+    method = settled(problem, method)
+    starts = initial_stds(problem, method)
+    assert method.epochs is not None
     batches = Minibatches.of(problem, method.batch_size)
+    last = method.epochs * batches.per_epoch - 1
     halves = 2 if method.antithetic and batches.size > 1 else 1
     optimiser = direction(method.optimiser, method.momentum)
     rates = learning_rates(method, batches)
@@ -61,42 +67,50 @@ def build(problem: Problem, method: VI) -> Program:
     def init(key: jax.Array, data: Batch) -> VIState:
         del data
         mean = problem.init(subkey(key, "init"))
-        log_std = jax.tree.map(lambda m: jnp.full_like(m, jnp.log(method.initial_std)), mean)
+        log_std = jax.tree.map(lambda m, s: jnp.full_like(m, jnp.log(s)), mean, starts)
         params = Variational(mean, log_std)
         return VIState(params, optimiser.init(params), problem.state)
 
-    def params_after(state: VIState, t: int | jax.Array) -> Variational:
-        """The parameters after step t; the direction is zero before the first step."""
+    def params_after(state: VIState, t: int | jax.Array) -> tuple[Variational, jax.Array]:
+        """The parameters after step t, and how fast log std moved, relative to its rate.
+
+        The direction is zero before the first step.
+        """
         update: Variational = last_direction(state.optimiser, method.momentum)
-        return Variational(*map(descend, state.params, update, rates(jnp.maximum(t, 0))))
+        moved = map(descend, state.params, update, rates(jnp.maximum(t, 0)))
+        return Variational(*moved), mean_size(update.log_std)
 
     def step(state: VIState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[VIState, Info]:
-        params = params_after(state, t - 1)
+        params, speed = params_after(state, t - 1)
         parts = batches.take(data, key, t, parts=halves)
         parts = [part._replace(state=state.state) for part in parts]
         noise_key = jax.random.fold_in(subkey(key, "noise"), t)
         info, gradient, after = elbo_gradient(problem, method, params, parts, key=noise_key)
         _, optimiser_state = optimiser.update(gradient, state.optimiser, params)
-        return VIState(params, optimiser_state, after), info
+        return VIState(params, optimiser_state, after), {**info, "std_speed": speed}
 
     def finish(states: VIState) -> MeanField:
-        last = method.epochs * batches.per_epoch - 1
         own = take_entry(states, 0)
-        mean, log_std = params_after(own, last)
+        (mean, log_std), _ = params_after(own, last)
         return MeanField(mean, jax.tree.map(jnp.exp, log_std), jax.tree.map(jnp.asarray, own.state))
+
+    def statistics(states: VIState) -> dict[str, Any]:
+        _, speed = params_after(take_entry(states, 0), last)
+        return {"std_speed": float(speed)} if method.optimiser == "adam" else {}
 
     flops = 3 * problem.flops * batches.size * method.num_samples
     return batches.program(problem, method)(
         replicas=1,
         uses_run_key=True,
-        reports=("loss", "nll", problem.log_likelihood.score_name, "kl"),
+        reports=("loss", "nll", problem.log_likelihood.score_name, "kl", "std_speed"),
         init=init,
         step=step,
         finish=finish,
+        statistics=statistics,
         seconds_per_step=seconds_per_step(flops, 4 * num_parameters(problem.shapes)),
         likely_cause=(
             f"a learning rate of {method.learning_rate:g} that is too high for this problem, or an "
-            f"initial std of {method.initial_std:g} that is too large"
+            f"initial std of {max(jax.tree.leaves(starts)):g} that is too large"
         ),
     )
 
@@ -168,6 +182,12 @@ def elbo_gradient(
     return {"loss": loss, **info}, gradient, state
 
 
+def mean_size(tree: PyTree) -> jax.Array:
+    """The mean absolute value of all entries."""
+    sums = [jnp.abs(leaf).sum() for leaf in jax.tree.leaves(tree)]
+    return jnp.stack(sums).sum() / num_parameters(tree)
+
+
 def analytic_kl(problem: Problem, params: Variational) -> jax.Array:
     """KL(q ‖ p) = Σ ½[(s² + m²)/v − 1 − log(s²/v)]."""
     terms = jax.tree.map(
@@ -198,9 +218,10 @@ def learning_rates(
     method: VI, batches: Minibatches
 ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
     """t → the learning rates of the means and of log std."""
+    assert method.learning_rate is not None
     std_rate = method.std_learning_rate
     if std_rate is None:
         std_rate = method.learning_rate / (4 if method.optimiser == "adam" else 1)
     of_mean = batches.learning_rate(method, method.learning_rate, method.schedule)
-    of_log_std = batches.learning_rate(method, std_rate, method.std_schedule)
+    of_log_std = batches.learning_rate(method, std_rate, method.std_schedule or "constant")
     return lambda t: (of_mean(t), of_log_std(t))
