@@ -337,3 +337,35 @@ def test_gaussians_of_any_kind_are_drawn_with_the_same_noise():
     # all factors are one
     np.testing.assert_allclose(found.noise["w"] - plain.noise["w"], at.noise[-2:].sum(), rtol=1e-4)
     assert same_tree(found.mean, q.mean)
+
+
+def test_running_statistics_move_with_their_units():
+    def apply(params, x, state):
+        return jnp.tanh(x @ params["w1"] - state["mean"]) @ params["w2"]
+
+    rng = np.random.default_rng(0)
+    params, state = random_like({"w1": (3, 5), "w2": (5, 3)}, 0), random_like({"mean": (5,)}, 1)
+    x = rng.normal(size=(80, 3)).astype(np.float32)
+    y = np.asarray(apply(params, x, state)).argmax(axis=1)
+    symmetry = ob.find_symmetry(apply, params, x[:2], state=state)
+    std = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.01), params)
+    q = ob.MeanField(params, std, state)
+    planted = symmetry.random(key=jax.random.key(1))
+    objective = ob.PathLoss(apply, (x, y), steps=2, exchanges=2, judged=30, progress="silent")
+    found = ob.align(
+        symmetry.act(planted, q),
+        to=q,
+        symmetry=symmetry,
+        objective=objective,
+        key=jax.random.key(0),
+    )
+    assert same_tree(found.posterior, q)
+    losses = PathLosses(objective, symmetry, ScaleFree({}))
+    sides = (
+        side_of(q),
+        side_of(ob.MeanField(random_like({"w1": (3, 5), "w2": (5, 3)}, 3), std, state)),
+    )
+    at = PathPoint(0.5, np.zeros(30, np.float32), 0)
+    batch = Batch(x, y)
+    soft = losses.soft(matrices_of(planted), sides, at, batch)
+    assert float(soft) == pytest.approx(Judge(losses, sides, (batch,), (at,))(planted), rel=1e-5)

@@ -30,12 +30,16 @@ def soften(scores: jax.Array, iterations: int = ITERATIONS) -> jax.Array:
     return jnp.exp(log_soften(scores, iterations))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def log_soften(scores: Any, iterations: int = ITERATIONS) -> Any:
+def log_soften(scores: jax.Array, iterations: int = ITERATIONS) -> jax.Array:
     """The logarithm of `soften`. Less the scores, it is f and g, a start for similar scores:
     adding to L what depends on the row or the column alone changes neither P nor the gradient.
     """
+    found: Any = _log_soften(scores, iterations)
+    return found
 
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _log_soften(scores: Any, iterations: int) -> Any:
     def both(_: int, logs: jax.Array) -> jax.Array:
         logs = logs - jax.nn.logsumexp(logs, axis=1, keepdims=True)
         return logs - jax.nn.logsumexp(logs, axis=0, keepdims=True)
@@ -44,7 +48,7 @@ def log_soften(scores: Any, iterations: int = ITERATIONS) -> Any:
 
 
 def _forward(scores: Any, iterations: int) -> tuple[Any, Any]:
-    logs = log_soften(scores, iterations)
+    logs: Any = _log_soften(scores, iterations)
     return logs, jnp.exp(logs)
 
 
@@ -61,4 +65,4 @@ def _backward(iterations: int, soft: jax.Array, weighted: jax.Array) -> tuple[ja
     return (weighted - soft * (alpha[:, None] + beta[None, :]),)
 
 
-log_soften.defvjp(_forward, _backward)
+_log_soften.defvjp(_forward, _backward)
