@@ -160,6 +160,26 @@ def test_the_bar_on_a_terminal_of_80_columns():
     assert all(len(line) <= 80 for line in lines)
 
 
+LONG_BAR = """
+import time
+from onebasin.progress import reporting
+with reporting("auto") as report:
+    for done in (123450, 123453):
+        report("AdjustedMCLMC, step", done, 123453, "loss 2.131  transitions 0  acceptance 0.87")
+        time.sleep(0.15)
+    report.note("what the user should know")
+"""
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_step_and_time_left_keep_their_room(columns):
+    lines = re.split(r"[\r\n]+", on_a_terminal(LONG_BAR, columns))
+    *_, final, note = [line for line in lines if line.strip()]
+    assert "AdjustedMCLMC, step 123453/123453 0:00:00 " in final
+    assert ("loss 2.131" in final) == (columns == 80)  # whole figures or none
+    assert note == "note: what the user should know"
+
+
 def test_durations():
     assert [clock(s) for s in (0, 59.6, 3599, 3600)] == ["0:00", "1:00", "59:59", "1:00:00"]
 
