@@ -186,6 +186,65 @@ def alignment_speed(records: Records) -> str:
     return markdown(["network", "objective", "plain, s", "OneBasin, s", "times faster"], rows)
 
 
+def sampler_speed(records: Records) -> str:
+    """Full-batch gradients until chains agree, and per effective draw of the slowest prediction."""
+    rows = []
+    count = lambda value: "not reached" if value is None else f"{value:,.0f}"
+    for setting, found in records["sampler_speed"].items():
+        slowest = "gradients_per_effective_draw_of_slowest"
+        base = found["methods"]["HMC"][slowest]
+        for name, row in found["methods"].items():
+            extrapolated = "" if row["ess_was_reached"] else " (extrapolated)"
+            distance = row.get("total_variation_to_hmc")
+            rows.append(
+                [
+                    setting,
+                    name,
+                    count(row["gradients"]),
+                    f"{row['rhat_at_the_end']:.3f}",
+                    count(row["gradients_to_rhat"]),
+                    f"{row[slowest]:,.0f}",
+                    f"{base / row[slowest]:.2g}×",
+                    count(row["gradients_to_ess"]) + extrapolated,
+                    _seconds(row["seconds_to_ess"]),
+                    "–" if distance is None else f"{distance:.3f}",
+                ]
+            )
+    heads = ["network and data", "sampler", "gradients", "R-hat", "to R-hat ≤ 1.05"]
+    heads += ["per effective draw", "fewer than HMC", "to 400 effective draws", "the same, s"]
+    return markdown([*heads, "TV to HMC"], rows)
+
+
+def fit_methods(records: Records) -> str:
+    """Every method against an HMC reference: closeness, quality, time and size."""
+    parts = []
+    shown = {"seconds", "megabytes", "settings", "log_evidence", "newton_gain"}
+    for part, found in records["methods_table"].items():
+        names = [n for n in next(iter(found["methods"].values())) if n not in shown]
+        names.remove("rhat_predictions_max")
+        rows = [
+            [
+                method,
+                *(_with_error(*row[name]) for name in names),
+                _seconds(row["seconds"]),
+                _seconds(row["megabytes"]),
+            ]
+            for method, row in found["methods"].items()
+        ]
+        heads = [part, *(name.replace("_", " ") for name in names), "seconds", "megabytes"]
+        parts.append(markdown(heads, rows))
+    return "\n\n".join(parts)
+
+
+def _with_error(mean: float, error: float | None) -> str:
+    """A mean with its standard error, if there was more than one run.
+
+    >>> _with_error(0.51234, 0.01), _with_error(0.5, None)
+    ('0.512 ± 0.010', '0.500')
+    """
+    return f"{mean:.3f}" if error is None or error != error else f"{mean:.3f} ± {error:.3f}"
+
+
 def _seconds(value: float) -> str:
     """To three digits.
 
@@ -223,6 +282,8 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "residual-objectives": residual_objectives,
     "learned-alignment": learned_alignment,
     "alignment-speed": alignment_speed,
+    "sampler-speed": sampler_speed,
+    "fit-methods": fit_methods,
     "verdicts": verdicts,
 }
 
