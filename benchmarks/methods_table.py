@@ -78,7 +78,7 @@ METHODS: dict[str, Method] = {
     "Laplace, low-rank": Laplace(mode_epochs=500, mode_rate=0.01, rank=200),
     "Laplace, diagonal": Laplace(mode_epochs=500, mode_rate=0.01, structure="diagonal"),
 }
-LENGTHS = ("draws", "warmup", "epochs", "mode_epochs", "warmup_epochs", "cycle_epochs", "rank")
+LENGTHS = ("draws", "warmup", "epochs", "mode_epochs")
 Compare = Callable[[Posterior, Posterior, bool], dict[str, float]]
 
 

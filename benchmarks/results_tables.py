@@ -215,36 +215,6 @@ def sampler_speed(records: Records) -> str:
     return markdown([*heads, "TV to HMC"], rows)
 
 
-def fit_methods(records: Records) -> str:
-    """Every method against an HMC reference: closeness, quality, time and size."""
-    parts = []
-    shown = {"seconds", "megabytes", "settings", "log_evidence", "newton_gain"}
-    for part, found in records["methods_table"].items():
-        names = [n for n in next(iter(found["methods"].values())) if n not in shown]
-        names.remove("rhat_predictions_max")
-        rows = [
-            [
-                method,
-                *(_with_error(*row[name]) for name in names),
-                _seconds(row["seconds"]),
-                _seconds(row["megabytes"]),
-            ]
-            for method, row in found["methods"].items()
-        ]
-        heads = [part, *(name.replace("_", " ") for name in names), "seconds", "megabytes"]
-        parts.append(markdown(heads, rows))
-    return "\n\n".join(parts)
-
-
-def _with_error(mean: float, error: float | None) -> str:
-    """A mean with its standard error, if there was more than one run.
-
-    >>> _with_error(0.51234, 0.01), _with_error(0.5, None)
-    ('0.512 ± 0.010', '0.500')
-    """
-    return f"{mean:.3f}" if error is None or error != error else f"{mean:.3f} ± {error:.3f}"
-
-
 def _seconds(value: float) -> str:
     """To three digits.
 
@@ -283,7 +253,6 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "learned-alignment": learned_alignment,
     "alignment-speed": alignment_speed,
     "sampler-speed": sampler_speed,
-    "fit-methods": fit_methods,
     "verdicts": verdicts,
 }
 
