@@ -5,11 +5,12 @@
 
 MNIST (the real files), an MLP with one hidden layer, prior N(0, 1). Every sampler gets about the
 same number of full-batch gradients over all its chains, warm-up included, except NUTS, whose
-trajectories have the lengths it chooses. A prediction is the probability of one class for one test image, and
-there are 1,000 of them. For growing shares of the draws, the R-hat and the effective sample size
-(ESS) of the slowest prediction are computed. Fits resume: a run that was stopped continues with the
-same command. Seconds are gradients × the seconds per gradient of each sampler, measured in turns at
-the end, so that a busy machine slows all alike. Writes results/sampler_speed.json.
+trajectories have the lengths it chooses. A prediction is the probability of one class for one
+test image, and there are 1,000 of them. For growing shares of the draws, the R-hat and the
+effective sample size (ESS) of the slowest prediction are computed. Fits resume: a run that was
+stopped continues with the same command. Seconds are gradients × the seconds per gradient of each
+sampler, measured in turns at the end, so that a busy machine slows all alike.
+Writes results/sampler_speed.json.
 """
 
 import argparse
