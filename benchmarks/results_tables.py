@@ -206,7 +206,7 @@ def sampler_speed(records: Records) -> str:
                     f"{row[slowest]:,.0f}",
                     f"{base / row[slowest]:.2g}×",
                     count(row["gradients_to_ess"]) + extrapolated,
-                    _seconds(row["seconds_to_ess"]),
+                    _seconds(row["seconds_to_ess"]) if "seconds_to_ess" in row else "not measured",
                     "–" if distance is None else f"{distance:.3f}",
                 ]
             )

@@ -216,12 +216,13 @@ def main() -> None:
         reference = result.posterior if name == "HMC" else reference
         shown = {k: v for k, v in rows[name].items() if k not in ("course", "settings")}
         print(name, shown, flush=True)
+    setting = f"784-{options.width}-10 on {options.limit:,} of {options.data}"
+    record("sampler_speed", {setting: {"methods": rows, "machine": describe()}})
     for name, seconds in seconds_per_gradient(problem, chosen, options.rounds).items():
         rows[name]["seconds_per_gradient"] = seconds
         for aim in ("rhat", "ess"):
             count = rows[name][f"gradients_to_{aim}"]
             rows[name][f"seconds_to_{aim}"] = None if count is None else count * seconds
-    setting = f"784-{options.width}-10 on {options.limit:,} of {options.data}"
     print(record("sampler_speed", {setting: {"methods": rows, "machine": describe()}}))
 
 
