@@ -124,6 +124,25 @@ def planted(tmp_path):
                 for early in (False, True)
             ]
         },
+        "sampler_speed": {
+            "784-4-10 on 9 of mnist": {
+                "methods": {
+                    name: {
+                        "gradients": 4000,
+                        "rhat_at_the_end": 1.0421,
+                        "gradients_to_rhat": to_rhat,
+                        "gradients_per_effective_draw_of_slowest": each,
+                        "gradients_to_ess": 400 * each,
+                        "ess_was_reached": reached,
+                        **further,
+                    }
+                    for name, each, to_rhat, reached, further in (
+                        ("HMC", 50.0, None, False, {}),
+                        ("MCLMC", 10.0, 1500, True, {"seconds_to_ess": 2.5}),
+                    )
+                }
+            }
+        },
     }
     (tmp_path / "results" / "reproduction").mkdir(parents=True)
     for name, record in records.items():
@@ -182,6 +201,16 @@ EXPECTED = {
     "alignment-speed": [
         ["MLP, width 2048", "`w2`", "335", "11.2", "30×"],
         ["MLP, width 2048", "`w2`", "> 335", "11.2", "> 30×"],
+    ],
+    "sampler-speed": [
+        [
+            *("784-4-10 on 9 of mnist", "HMC", "4,000", "1.042", "not reached", "50", "1×"),
+            *("20,000 (extrapolated)", "not measured", "–"),
+        ],
+        [
+            *("784-4-10 on 9 of mnist", "MCLMC", "4,000", "1.042", "1,500", "10", "5×"),
+            *("4,000", "2.50", "–"),
+        ],
     ],
     "verdicts": [
         ["barriers", "a &lt; b", "zero", "0.1", "does not hold"],
