@@ -75,8 +75,11 @@ def test_looking_at_inputs(tmp_path, capsys):
     found = report["calibration"]
     assert found["divergence"] < found["divergence_before"]
     assert read_header(out).provenance["compaction"]["calibration"] == found
+    assert set(report["prediction"]["before"]) == {"accuracy", "nll"}
     run(replace(options, overwrite=True))
-    assert "noise: diagonal" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "noise: diagonal" in text
+    assert "test examples: accuracy" in text
 
 
 @pytest.mark.fast

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from onebasin.choices import FitTarget, RebaseName
 from onebasin.cli import shared
 from onebasin.cli.opening import Opened, open_posteriors
+
+if TYPE_CHECKING:
+    from onebasin.compaction import Effect
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class CompactOptions(shared.SeededOptions, shared.NetworkOptions, shared.Overwri
     balance: bool = False
     """First balance the scales of ReLU units."""
     data: str | None = None
-    """Data set or data file with the inputs for --rebase contributions, --fit outputs and
-    --calibrate."""
+    """Data with the inputs for --rebase contributions, --fit outputs and --calibrate; prediction
+    before and after is then compared on the test examples."""
     inputs: int = 1000
     """Number of training inputs to use; no labels are used."""
     calibrate: bool = False
@@ -51,6 +54,7 @@ class CompactOptions(shared.SeededOptions, shared.NetworkOptions, shared.Overwri
 
 
 COMMAND = CompactOptions
+TESTED = 2000  # test examples on which prediction is compared, at most
 
 
 def run(config: CompactOptions) -> None:
@@ -73,6 +77,7 @@ def _compact(config: CompactOptions, opened: Opened) -> None:
         draw = np.random.default_rng(0).standard_normal
         x = draw((4, *network.input_shape)).astype(np.float32)
     if config.data is not None:
+        network = opened.problem
         x = np.asarray(opened.data.train.x[: config.inputs])
     posteriors: list[Any] = list(opened.posteriors)
     if config.chains:
@@ -123,7 +128,16 @@ def _compact(config: CompactOptions, opened: Opened) -> None:
             "divergence": scaled.divergence,
             "inputs": len(x),
         }
-    shared.print_result(report, _words(report), as_json=config.json)
+    change = None
+    if config.data is not None:
+        change = found.effect(
+            opened.problem,
+            opened.data.test.first(TESTED),
+            key=jax.random.key(config.seed),
+            posterior=posterior,
+        )
+        report["prediction"] = change.summary()
+    shared.print_result(report, _text(report, change), as_json=config.json)
     shared.write_posterior(
         config.out, posterior, opened.header, overwrite=config.overwrite, compaction=report
     )
@@ -155,6 +169,19 @@ def _opened(config: CompactOptions) -> Opened:
         if kinds == {False} and given:
             raise ValueError(f"{flag} needs files of draws; these files hold none")
     return opened
+
+
+def _text(report: dict[str, Any], change: "Effect | None") -> str:
+    """One line, and with data what happened to prediction."""
+    lines = ["  ".join(_words(report))]
+    if change is not None:
+        lines.append(f"on {change.num_examples:,} test examples: {change}")
+        if change.suffers:
+            lines.append(
+                f"warning: prediction suffers, the NLL rises by {change.nll_rise:.3g} nats; try a "
+                "higher --rank, --fit outputs or --calibrate"
+            )
+    return "\n".join(lines)
 
 
 def _words(report: dict[str, Any]) -> list[str]:

@@ -40,6 +40,7 @@ class Compare(shared.SeededOptions, shared.NetworkOptions, shared.FigureOption):
 
 
 COMMAND = Compare
+LEVELS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the intervals in the figure
 
 
 def run(config: Compare) -> None:
@@ -56,7 +57,7 @@ def run(config: Compare) -> None:
         outside = shared.first_examples(opened.other_data(config.ood), "test", config.limit)
     import jax
 
-    from onebasin.evaluation import comparison, measures, predictive
+    from onebasin.evaluation import comparison, predictive
 
     both, key = list(opened.posteriors), jax.random.key(config.seed)
     names = [config.p.stem, config.q.stem]
@@ -71,8 +72,7 @@ def run(config: Compare) -> None:
         for name, one in zip(names, far, strict=True):
             scores[name] |= comparison.detection_measures(each[name], one)
     between = {
-        "agreement": measures.agreement(*inside),
-        "total_variation": measures.total_variation(*inside),
+        **comparison.predictive_distances(*inside),
         **comparison.closed_form_distances(*both),
     }
     alignment = None
@@ -81,12 +81,19 @@ def run(config: Compare) -> None:
     result = {"data": data.name, "split": config.split, "examples": len(split.y), **between}
     result |= {"alignment": alignment, "posteriors": scores}
     shared.print_result(result, _table(scores, between, alignment), as_json=config.json)
-    from onebasin.figures.evaluation import reliability_figure
+    shared.write_figure(config.figure, lambda: _calibration_figure(each, split.y))
 
-    shared.write_figure(
-        config.figure,
-        lambda: reliability_figure({n: measures.reliability(p, split.y) for n, p in each.items()}),
-    )
+
+def _calibration_figure(each: dict[str, Any], y: Any) -> Any:
+    """Reliability diagrams of classes; the coverage of intervals of numbers."""
+    from onebasin.evaluation import coverage, measures
+    from onebasin.evaluation.predicting import Predictive
+    from onebasin.figures.evaluation import coverage_figure, reliability_figure
+
+    if all(isinstance(p, Predictive) for p in each.values()):
+        return reliability_figure({name: measures.reliability(p, y) for name, p in each.items()})
+    shares = {name: {at: coverage(p, y, at) for at in LEVELS} for name, p in each.items()}
+    return coverage_figure(shares)
 
 
 def _compare_distances(config: Compare, opened: Opened) -> None:

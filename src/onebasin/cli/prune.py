@@ -65,7 +65,8 @@ def _prune(config: Prune) -> None:
     if split is not None:
         ends = pruning_curve(posterior, opened.problem, split, keeps=(1.0, config.keep), **rule)
         report |= {"data": opened.data.name, "split": config.split, "examples": ends.num_examples}
-        report |= {"accuracy_before": ends.accuracy[0], "accuracy": ends.accuracy[1]}
+        name = ends.score_name
+        report |= {"measure": name, f"{name}_before": ends.score[0], name: ends.score[1]}
         report |= {"nll_before": ends.nll[0], "nll": ends.nll[1]}
         if config.curve or config.figure is not None:
             curve = pruning_curve(posterior, opened.problem, split, keeps=KEEPS, **rule)
@@ -94,14 +95,19 @@ def _text(report: dict[str, Any]) -> str:
         f"{report['file']} → {report['out']}  {100 * report['kept']:.4g} % kept by "
         f"{report['by']} ({report['scope']}){size}"
     ]
-    if "accuracy" in report:
+    if "measure" in report:
+        name = report["measure"]
         lines.append(
-            f"accuracy of the mean network on {report['data']} ({report['split']}): "
-            f"{100 * report['accuracy_before']:.2f} % → {100 * report['accuracy']:.2f} %"
+            f"{name} of the mean network on {report['data']} ({report['split']}): "
+            f"{_shown(name, report[f'{name}_before'])} → {_shown(name, report[name])}"
         )
     if "curve" in report:
-        curve = report["curve"]
-        lines.append("kept %   accuracy %")
-        for kept, accuracy in zip(curve["kept"], curve["accuracy"], strict=True):
-            lines.append(f"{100 * kept:>6.4g}   {100 * accuracy:>10.2f}")
+        curve, name = report["curve"], report["measure"]
+        lines.append(f"kept %   {name}")
+        for kept, value in zip(curve["kept"], curve[name], strict=True):
+            lines.append(f"{100 * kept:>6.4g}   {_shown(name, value)}")
     return "\n".join(lines)
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4g}"
