@@ -17,6 +17,7 @@ from alignment_pairs import BUDGETS, make_pair, problem_of
 from machine import describe, record
 from onebasin.alignment import Activations, align
 from onebasin.alignment.activations import objective_on
+from onebasin.alignment.objective import ObjectiveLike
 from onebasin.choices import ObjectiveName
 from onebasin.data import Dataset
 from onebasin.evaluation.distances import wasserstein
@@ -36,11 +37,10 @@ def measure(name: str, cache: Path) -> dict[str, Any]:
     images = problem.x[:IMAGES]
     rows = {"as fitted": _row(problem, q0, q1)}
     # Correlations after the nonlinearity alone, as recorded; learned_alignment.py has all sites.
-    by = {way: objective_on(way, problem.apply, images, sites="after") for way in OBJECTIVES}
-    aligned = {
-        way: align(q1, to=q0, symmetry=symmetry, objective=objective)
-        for way, objective in by.items()
+    by: dict[str, ObjectiveLike] = {
+        way: objective_on(way, problem.apply, images, sites="after") for way in OBJECTIVES
     }
+    aligned = {way: align(q1, to=q0, symmetry=symmetry, objective=by[way]) for way in by}
     correlations = Activations(problem.apply, images, correlation=True, sites="after")
     aligned["w2 from correlations"] = align(q1, to=q0, symmetry=symmetry, starts=correlations)
     for way, found in aligned.items():

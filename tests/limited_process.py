@@ -31,6 +31,7 @@ def predict(path: str, columns: int) -> None:
     found = ob.predictive(
         q, lambda p, x: x @ p["w"], x, key=jax.random.key(0), num_samples=2, progress="silent"
     )
+    assert isinstance(found, ob.Predictive)
     np.save(f"{path}.npy", found.log_probs)
 
 

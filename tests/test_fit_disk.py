@@ -126,9 +126,9 @@ def test_a_posterior_that_cannot_be_written_is_not_computed_again(tmp_path, monk
             if method is METHOD:
                 finish = fitting._Fit._finish
 
-                def fills_up(self, stats):
+                def fills_up(self, *arguments):
                     fill(disk, leave=0)
-                    return finish(self, stats)
+                    return finish(self, *arguments)
 
                 patch.setattr(fitting._Fit, "_finish", fills_up)
             else:  # the file of draws has its space from the start

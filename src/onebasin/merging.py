@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from onebasin.alignment import align, align_many
 from onebasin.checkpoints import Checkpoint, Entries, read_checkpoint
 from onebasin.data import Split
-from onebasin.evaluation import predictive
+from onebasin.evaluation import Predictive, predictive
 from onebasin.networks import NetworkLike
 from onebasin.posterior import Samples
 from onebasin.symmetry import Permutation, Symmetry, transpositions
@@ -194,7 +194,9 @@ def _scores(result: Merge, symmetry: Symmetry, network: NetworkLike, data: Split
         state = {name: np.asarray(tensors(name)) for name in symmetry.state_layouts} or None
         one = Samples(add_axis(tree), state=add_axis(state) if state else None)
         # A single draw is used as it is, whatever the key.
-        found = predictive(one, network, data.x, key=jax.random.key(0), progress="silent")
+        key, likelihood = jax.random.key(0), "categorical"
+        found = predictive(one, network, data.x, key=key, likelihood=likelihood, progress="silent")
+        assert isinstance(found, Predictive)  # that of classes
         if keep:
             log_probs.append(found.log_probs)
         return _score(found.log_probs, data.y)

@@ -48,7 +48,7 @@ def _log_soften(scores: Any, iterations: int) -> Any:
 
 
 def _forward(scores: Any, iterations: int) -> tuple[Any, Any]:
-    logs: Any = _log_soften(scores, iterations)
+    logs = log_soften(scores, iterations)
     return logs, jnp.exp(logs)
 
 
