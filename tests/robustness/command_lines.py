@@ -42,6 +42,10 @@ VALID = {
     ("compare",): ["q0.safetensors", "q1.safetensors"],
     ("landscape",): ["q0.safetensors", "q1.safetensors"],
     ("compact",): ["draws.safetensors", "--out", "new.safetensors"],
+    ("merge",): [
+        *("plain0.safetensors", "plain1.safetensors"),
+        *("--symmetry", "symmetry.json", "--out", "new.safetensors"),
+    ],
     ("prune",): ["q0.safetensors", "--out", "new.safetensors"],
     ("diagnose",): ["draws.safetensors"],
     ("reproduce",): ["kl-vs-w2", "--preset", "toy", "--out", "run"],
@@ -210,9 +214,13 @@ def _kind(hint: Any) -> str:
 def make_files(folder: Path) -> None:
     """Files of every kind that commands read or refuse."""
     import numpy as np
+    from safetensors.numpy import save_file
 
     import onebasin as ob
+    from onebasin.networks.described import DescribedNetwork
     from onebasin.posterior.sparse import save_sparse
+    from onebasin.symmetry import find_symmetry
+    from onebasin.trees import leaves_by_path
 
     for name, width, seed in (("q0", 4, 0), ("q1", 4, 1), ("wide", 5, 2)):
         _fitted(folder / f"{name}.safetensors", "vi", width, seed)
@@ -220,6 +228,12 @@ def make_files(folder: Path) -> None:
     header = ob.read_header(folder / "q0.safetensors")
     pruned = ob.prune(*ob.load(folder / "q0.safetensors").moments(), keep=0.5)
     save_sparse(folder / "sparse.safetensors", pruned, network=header.network)
+    network = DescribedNetwork.from_config(header.network, "q0")
+    find_symmetry(network, network.shapes, network.x).save(folder / "symmetry.json")
+    for number in range(2):
+        mean = ob.load(folder / f"q{number}.safetensors").mean
+        arrays = {name: np.asarray(leaf) for name, leaf in leaves_by_path(mean).items()}
+        save_file(arrays, folder / f"plain{number}.safetensors")
     (folder / "text.safetensors").write_text("not a posterior\n")
     (folder / "empty.safetensors").touch()
     (folder / "other.json").write_text("{}")
@@ -317,7 +331,10 @@ def misspelt_option(chance: random.Random, command: Chosen) -> Line:
 
 def wrong_word(chance: random.Random, command: Chosen) -> Line:
     option = _some(chance, command, "int", "float")
-    return option and _set(command, option, chance.choice(WORDS))
+    word = chance.choice(WORDS)
+    if option is None or (option.many and word == "--"):  # no values, which is the default
+        return None
+    return _set(command, option, word)
 
 
 def negative_number(chance: random.Random, command: Chosen) -> Line:

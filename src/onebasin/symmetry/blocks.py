@@ -51,7 +51,7 @@ def outer_order(index: np.ndarray, count: int) -> np.ndarray:
     """σ of permutations [..., H·d] in H blocks; an error if they do not keep the blocks."""
     rows = index.reshape(*index.shape[:-1], count, -1) // (index.shape[-1] // count)
     if not (rows == rows[..., :1]).all():
-        raise ValueError("it moves units out of their blocks")
+        raise ValueError("it moves units out of their blocks; keep each block together")
     return rows[..., 0]
 
 

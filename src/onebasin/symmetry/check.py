@@ -170,7 +170,8 @@ def _check(
             if not change <= tolerance:
                 raise NotASymmetry(
                     f"the blocks of '{family}' are no symmetry of this network: moving them in "
-                    f"groups {', '.join(names)} changes the outputs by {change:.1e} of their range"
+                    f"groups {', '.join(names)} changes the outputs by {change:.1e} of their "
+                    "range; leave these blocks out"
                 )
     together = max(t.change(m) for t, m in zip(trials, moves, strict=True))
     if not together <= tolerance:

@@ -121,13 +121,14 @@ def _blocks(entries: Any, sizes: Mapping[str, int]) -> BlocksByGroup:
             ):
                 if counts.setdefault(family, count) != count:
                     raise SymmetryFileError(
-                        f"\"blocks\" gives the family '{family:.40}' two numbers of blocks"
+                        f"\"blocks\" gives the family '{family:.40}' two numbers of blocks; "
+                        "give it one"
                     )
                 found[name] = Blocks(family, count)
             case _:
                 raise SymmetryFileError(
-                    f'"blocks" of "{name:.40}" must be a family and a number of blocks that '
-                    "divides its units"
+                    f'"blocks" of "{name:.40}" are wrong; give a family and a number of '
+                    "blocks that divides its units"
                 )
     return found
 
