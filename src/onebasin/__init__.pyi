@@ -84,7 +84,9 @@ from .posterior import Posterior as Posterior
 from .posterior import Samples as Samples
 from .posterior import load as load
 from .posterior import read_header as read_header
+from .posterior import read_params as read_params
 from .posterior import save as save
+from .posterior import write_params as write_params
 from .problem import Problem as Problem
 from .pruning import PruningCurve as PruningCurve
 from .pruning import prune as prune

@@ -43,7 +43,7 @@ from onebasin.posterior import MeanField, Posterior, Samples
 from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, Symmetry, stack
 from onebasin.threads import one_thread_if_small
-from onebasin.trees import PyTree, stack_trees
+from onebasin.trees import PyTree
 
 BATCH = 4  # members matched at once; fixed, so that results do not depend on the machine
 CANDIDATES, TRIALS = 3, 6  # anchors tried, and members on which each is tried
@@ -103,7 +103,7 @@ class JointAlignment:
         known = [_tree_moments(q) for q in self.posteriors]
         means = [mean for mean, _ in known]
         if all(std is None for _, std in known):
-            return Samples(stack_trees(means)).as_mean_field()
+            return Samples.from_list(means).as_mean_field()
         stds = [jax.tree.map(jnp.zeros_like, m) if std is None else std for m, std in known]
 
         def average(*leaves: jax.Array) -> jax.Array:

@@ -62,4 +62,4 @@ def contributions(
             store[i] = values
         report("contributions of draws", i + 1, len(members))
     own = Symmetry.by_hand(take_entry(units, 0), {name: [(name, 0)] for name in units})
-    return Members.of_draws([Samples(units)]), own
+    return Members.of_draws([Samples(units, np.zeros(len(members), np.int32))]), own

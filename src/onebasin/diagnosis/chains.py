@@ -30,7 +30,6 @@ from onebasin.networks import NetworkLike
 from onebasin.posterior import Samples
 from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, Symmetry, stack
-from onebasin.trees import take_entry
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -214,8 +213,8 @@ def align_draws(
     if per != "chain":
         raise ValueError(f"alignment is per draw or per chain, not per '{per}'")
     names, which = np.unique(np.asarray(samples.chain), return_inverse=True)
-    chains = (take_entry(samples.draws, which == number) for number in range(len(names)))
-    means = [Samples(draws).as_mean_field() for draws in chains]
+    chains = (samples.take(np.flatnonzero(which == number)) for number in range(len(names)))
+    means = [chain.as_mean_field() for chain in chains]
     found = align_many(means, symmetry=symmetry, objective=objective, progress=progress)
     return symmetry.act(stack([found.permutations[number] for number in which]), samples)
 

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from onebasin.posterior import importing
 from onebasin.posterior.checks import check_numbers
 from onebasin.posterior.draw_moments import draw_moments
 from onebasin.posterior.mean_field import MeanField
@@ -48,6 +50,7 @@ class Samples:
     state: PyTree | None = None
 
     def __post_init__(self) -> None:
+        importing.check_is_draws(self.draws, self.chain)
         if not all_arrays((self.draws, self.chain, self.state)):
             return
         shapes = {name: np.shape(leaf) for name, leaf in leaves_by_path(self.draws).items()}
@@ -77,6 +80,69 @@ class Samples:
                     f"state leaf '{name}' has shape {np.shape(leaf)}; "
                     f"stack one state for each of the {draws} draws"
                 )
+
+    @classmethod
+    def from_chains(cls, draws: PyTree, *, like: PyTree | None = None) -> "Samples":
+        """Draws of several chains: a dictionary or tree of arrays [chains, draws, ...].
+
+        Args:
+          draws: the draws; their names may be key paths, with dots or slashes.
+          like: a params tree whose containers the result takes. Leaves that it lacks are left out.
+
+        >>> import jax.numpy as jnp, onebasin as ob
+        >>> ob.Samples.from_chains({"w": jnp.zeros((2, 5, 3)), "b": jnp.zeros((2, 5))})
+        Samples(4 parameters, 10 draws of 2 chains)
+        """
+        return cls(*importing.join_chains(draws, like))
+
+    @classmethod
+    def from_arviz(
+        cls, data: Any, *, group: str = "posterior", like: PyTree | None = None
+    ) -> "Samples":
+        """The draws in an `InferenceData` or a `DataTree` of ArviZ; see `from_chains` for `like`.
+
+        Variables with dots in their names become nested dictionaries.
+
+        >>> import numpy as np, onebasin as ob
+        >>> import arviz as az  # doctest: +SKIP
+        >>> data = az.from_dict(posterior={"dense.w": np.zeros((2, 5, 3))})  # doctest: +SKIP
+        >>> ob.Samples.from_arviz(data).draw(0)["dense"]["w"].shape  # doctest: +SKIP
+        (3,)
+        """
+        return cls(*importing.of_arviz(data, group, like))
+
+    @classmethod
+    def from_numpyro(cls, mcmc: Any, *, like: PyTree | None = None) -> "Samples":
+        """The draws of all latent sites of a finished `numpyro.infer.MCMC`, by chain.
+
+        Give the params of your network as `like` if the model has other latent sites, such as the
+        noise: see `from_chains`. Deterministic sites are left out.
+        """
+        return cls(*importing.of_numpyro(mcmc, like))
+
+    @classmethod
+    def from_blackjax(
+        cls, states: Any, *, chain_axis: int | None = None, like: PyTree | None = None
+    ) -> "Samples":
+        """The positions of states of BlackJAX, collected along an axis of draws.
+
+        Args:
+          states: what `jax.lax.scan` over the kernel collected.
+          chain_axis: the axis of chains, if there are several: 1 for [draws, chains, ...] (a `vmap`
+            inside the scan), 0 for [chains, draws, ...].
+          like: as in `from_chains`.
+        """
+        return cls(*importing.of_blackjax(states, chain_axis, like))
+
+    @classmethod
+    def from_list(cls, members: Sequence[PyTree]) -> "Samples":
+        """Params trees, such as the members of an ensemble that you trained; a chain each.
+
+        >>> import jax.numpy as jnp, onebasin as ob
+        >>> ob.Samples.from_list([{"w": jnp.zeros(3)}, {"w": jnp.ones(3)}])
+        Samples(3 parameters, 2 draws of 2 chains)
+        """
+        return cls(*importing.of_list(members))
 
     def __repr__(self) -> str:
         chains = 1 if isinstance(self.chain, Tracer) else len(np.unique(np.asarray(self.chain)))
