@@ -191,7 +191,7 @@ def test_help_of_an_option_says_what_to_give(capsys, monkeypatch):
     told = capsys.readouterr().out.splitlines()
     lines = {line.split()[0]: line for line in told if line.strip()}
     assert lines["--epochs"].split()[1] == "INT"
-    assert lines["--epochs"].endswith("[100]")
+    assert lines["--batch-size"].endswith("[500]")
     assert "Do not" in lines["--no-antithetic"], "of a switch that is on, the form to turn it off"
     assert "--resume" in lines
     assert "adam|sgd" in lines["--optimiser"]

@@ -91,15 +91,15 @@ class VI(MinibatchMethod):
 
     # None is replaced before the shared code reads it (`vi_defaults.settled`).
     epochs: int | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Passes over the training data; by default 100, or as many as make 5,000 steps."""
+    """Passes over the data; by default 100, or enough for 5,000 steps."""
     learning_rate: float | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Learning rate of the means; by default from the prior and the number of steps."""
+    """Learning rate of the means; by default from prior and steps."""
     num_samples: int = 1
     """Monte Carlo samples of the weights per step."""
     antithetic: bool = True
     """Mirror the noise in the second half of each batch, so that most of it cancels."""
     initial_std: float | None = None
-    """Standard deviation of every weight at the start; by default 0.3 of the prior's or less."""
+    """σ of weights at the start; by default 0.3 of the prior's or less."""
     std_learning_rate: float | None = None
     """Learning rate of log std; by default from the steps (a quarter of means' if std is given)."""
     std_schedule: ScheduleName | None = None
