@@ -139,7 +139,7 @@ def _offer_devices(environment: MutableMapping[str, str]) -> None:
 
 
 def _run(name: str, arguments: list[str]) -> None:
-    from onebasin.cli.shared import check_names
+    from onebasin.cli.shared import check_options
     from onebasin.cli.usage import help_text, parsed
 
     module = import_module(COMMANDS[name].module)
@@ -151,7 +151,7 @@ def _run(name: str, arguments: list[str]) -> None:
         sys.stdout.write(help_text(prog, command))
         return
     config = parsed(prog, command, arguments)
-    check_names(config)
+    check_options(config)
     module.run(config)
 
 

@@ -1,6 +1,7 @@
 """What commands share: options, checks before work, and output."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -115,12 +116,26 @@ def is_data_file(name: str) -> bool:
     return Path(name).suffix.lower() in DATA_FILES or (name != "" and Path(name).exists())
 
 
-def check_names(config: object) -> None:
-    """Refuse names of data that mean nothing, before any work."""
+def check_options(config: object) -> None:
+    """Refuse what common options cannot mean, before any work."""
     for field in ("data", "ood"):
         name = getattr(config, field, None)
         if isinstance(name, str):
             check_data_name(name)
+    share, noise = getattr(config, "test_share", None), getattr(config, "noise_std", None)
+    if share is not None and not 0 < share < 1:
+        raise ValueError(f"--test-share is {share:g}; give a number between 0 and 1")
+    if noise is not None and not 0 < noise < math.inf:
+        raise ValueError(f"--noise-std is {noise:g}; give a positive number")
+    shape = getattr(config, "input_shape", ())
+    if any(size < 1 for size in shape):
+        raise ValueError(f"--input-shape is {' '.join(map(str, shape))}; give lengths from 1 up")
+    symmetry = getattr(config, "symmetry", None)
+    if symmetry is not None and not symmetry.is_file():
+        raise FileNotFoundError(
+            f"--symmetry names {symmetry}, which is not a file; make one with `onebasin symmetry "
+            "--out`"
+        )
 
 
 def read_data(
