@@ -129,12 +129,12 @@ def check_options(config: object) -> None:
         raise ValueError(f"--noise-std is {noise:g}; give a positive number")
     shape = getattr(config, "input_shape", ())
     if any(size < 1 for size in shape):
-        raise ValueError(f"--input-shape is {' '.join(map(str, shape))}; give lengths from 1 up")
+        given = " ".join(map(str, shape))
+        raise ValueError(f"--input-shape must be a positive shape, got {given}; see --help")
     symmetry = getattr(config, "symmetry", None)
     if symmetry is not None and not symmetry.is_file():
         raise FileNotFoundError(
-            f"--symmetry names {symmetry}, which is not a file; make one with `onebasin symmetry "
-            "--out`"
+            f"there is no file {symmetry}; make one with `onebasin symmetry --out`"
         )
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from onebasin.experiments.claims import Measured, Removal, plus_minus, removal
 from onebasin.experiments.experiment import Picture, Table
-from onebasin.figures.evaluation import profile_figure
+from onebasin.figures.evaluation import SCORES, profile_figure
 from onebasin.figures.style import COLOURS, COLUMN, MARKERS, paper
 
 Z = 1.96  # error bars are 95 % intervals
@@ -28,6 +28,16 @@ class Curve:
             raise AttributeError(name)
         value = self.summary[name]
         return np.array(value, float) if isinstance(value, list) else value
+
+    @property
+    def score_name(self) -> str:
+        """The score beside the loss, such as accuracy; empty if there is none."""
+        return next((name for name in SCORES if name in self.summary), "")
+
+    @property
+    def score(self) -> np.ndarray:
+        """The score along the path."""
+        return np.array(self.summary[self.score_name], float)
 
     @property
     def error(self) -> float:

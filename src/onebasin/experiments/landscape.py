@@ -125,7 +125,8 @@ def conclude(config: LandscapeConfig, outcomes: Mapping[str, Outcomes]) -> Findi
         points=np.array(found["points"]), names=found["names"], unit=found["unit"]
     )
     arrays = {k: np.array(found[k]) for k in ("a", "b", "nll", "accuracy", "log_posterior")}
-    shown: Any = SimpleNamespace(plane=plane, **arrays)  # has what the figure reads
+    score = {"score_name": "accuracy", "score": arrays["accuracy"]}
+    shown: Any = SimpleNamespace(plane=plane, **arrays, **score)  # has what the figure reads
     alt = f"Contours of the log posterior. {claim.ours}."
     return Findings([claim], [table], [Picture("plane", title, alt, landscape_figure(shown))])
 

@@ -107,9 +107,9 @@ def landscape_figure(found: Landscape, value: Value | None = None) -> Figure:
             "drop of the log posterior (nats)",
         ),
         "nll": (found.nll, "negative log likelihood (nats per example)"),
-        "accuracy": (100 * found.accuracy, "accuracy (%)"),
-        "rmse": (found.score, "RMSE"),
     }.get(value, (None, ""))
+    if value in SCORES:
+        shown, label = (100 if value == "accuracy" else 1) * found.score, SCORES[value]
     if shown is None:
         raise ValueError(f"this landscape has no '{value}'; give a log_prior when making it")
     with paper():
