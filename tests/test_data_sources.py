@@ -63,7 +63,7 @@ def test_limit_takes_the_first_examples():
 @pytest.mark.fast
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, (1, 2, 3), (0, 1), "10"])
 def test_bad_limits(limit):
-    with pytest.raises(ValueError, match="limit must be"):
+    with pytest.raises(ValueError, match=r"limit is .*; give a positive number"):
         load_dataset("digits", limit=limit)
 
 
@@ -81,7 +81,7 @@ def test_unknown_name_lists_the_known_ones():
 
 @pytest.mark.fast
 def test_splits_have_one_target_per_example():
-    with pytest.raises(ValueError, match="same number of examples"):
+    with pytest.raises(ValueError, match="as many examples of both"):
         Split(np.zeros((3, 2)), np.zeros(4))
     split = Split(np.zeros((3, 2)), np.zeros(3))
     data = Dataset("mine", split, split, 2)

@@ -61,7 +61,8 @@ def test_two_runs_of_one_command_give_equal_folders(tmp_path):
     assert sum(name.endswith(".safetensors") for name in first) >= 2
     assert {"run.json", "plan.json", "kl-vs-w2.json"} < first.keys()
     text = b"".join(content for name, content in first.items() if name != "facts.json")
-    assert not re.search(rb'seconds|memory_gib|"devices|chunk_steps|resumed', text)
+    # The number of devices is part of the key of a fit; nothing else may tell of the machine.
+    assert not re.search(rb"seconds|memory_gib|chunk_steps|resumed", text)
 
 
 def files_of(folder):
