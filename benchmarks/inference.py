@@ -75,7 +75,8 @@ def numpyro_svi(problem: Problem, steps: int) -> Callable[[], None]:
             ]
         )
         with numpyro.plate("data", problem.num_examples, subsample_size=len(x)):
-            numpyro.sample("y", dist.Categorical(logits=problem.apply(params, x)), obs=y)
+            labels: Any = dist.Categorical(logits=problem.apply(params, x))
+            numpyro.sample("y", labels, obs=y)
 
     guide = AutoNormal(model, init_scale=0.01)
     svi = SVI(model, guide, numpyro.optim.Adam(1e-3), Trace_ELBO())

@@ -113,7 +113,7 @@ def test_numpyro():
         numpyro.sample("y", dist.Normal(mean, noise), obs=y)
 
     mcmc = MCMC(
-        HMC(model, num_steps=2, trajectory_length=None),
+        HMC(model, num_steps=2, trajectory_length=None),  # pyright: ignore[reportArgumentType]
         num_warmup=2,
         num_samples=5,
         num_chains=2,
