@@ -307,7 +307,7 @@ class TestByHand:
             symmetry.random(key=key, transpositions={"typo": 2})
         with pytest.raises(TypeError):
             symmetry.random(key=key, transpositions=1.9)  # pyright: ignore[reportArgumentType]
-        with pytest.raises(ValueError, match="needs a Permutation"):
+        with pytest.raises(ValueError, match="give a Permutation"):
             symmetry.act({"h": [0, 1, 2, 3]}, {})  # pyright: ignore[reportArgumentType]
 
     def test_double_precision_is_kept_where_jax_defaults_to_single(self):
