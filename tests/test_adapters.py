@@ -11,7 +11,7 @@ from flax import linen as nn
 from flax import nnx
 
 from onebasin.networks import Network, from_equinox, from_linen, from_nnx, from_torch
-from onebasin.posterior import Samples
+from onebasin.posterior import MeanField, Samples
 from onebasin.trees import leaves_by_path, shapes_by_path
 
 X = jax.random.normal(jax.random.key(7), (5, 6))
@@ -334,6 +334,16 @@ def test_with_params_gives_an_equinox_module(eqx_model):
     filled, full = network.with_params(params, other)
     outputs, _ = jax.vmap(filled, in_axes=(0, None), out_axes=(0, None))(X, full)
     np.testing.assert_allclose(outputs, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_with_params_leaves_the_noise_of_a_likelihood_out():
+    network = from_equinox(eqx.nn.MLP(6, 1, 4, 1, key=jax.random.key(0)))
+    params = {**network.params, "log_noise": jnp.zeros(1)}
+    q = MeanField(params, jax.tree.map(lambda leaf: 0.1 + 0 * leaf, params))
+    for module in (network.with_params(params), network.mean(q)):
+        np.testing.assert_allclose(jax.vmap(module)(X), network.apply(network.params, X), rtol=1e-6)
+    named = Network(lambda p, x: x * p["log_noise"], {"log_noise": jnp.ones(1)})
+    assert named.with_params({"log_noise": jnp.zeros(1)})["log_noise"] == 0, "a leaf of its own"
 
 
 def test_with_params_of_a_plain_network_and_of_other_params():

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 from onebasin.cli import main as cli
+from onebasin.inference.fitting import fit
+from onebasin.inference.methods import MAP
 from onebasin.networks import to_config
 from onebasin.networks.described import ChangedSourceWarning, DescribedNetwork
 from onebasin.networks.own import OwnNetworkError, Place
 from onebasin.posterior import MeanField, load, read_header, save
+from onebasin.problem import Problem
 from onebasin.symmetry import Symmetry, find_symmetry
 
 EQUINOX = """
@@ -205,3 +208,17 @@ def test_a_source_that_changed_is_named_and_another_network_refused(here):
         elsewhere, "q.st", shapes, name="moved_net.py:make_network"
     )
     assert found.input_shape == (3,)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_problem_in_python_is_that_of_the_shell():
+    """The same place in both: what Python fits, a command opens."""
+    x = np.linspace(-1, 1, 60).reshape(20, 3).astype(np.float32)
+    data = (x, x.sum(1, keepdims=True))
+    place = "./equinox_net.py:make_network"
+    problem = Problem.from_network(place, data, likelihood="learned-noise")
+    first, second = (problem.init(jax.random.key(seed)) for seed in (0, 1))
+    assert not np.array_equal(first["enter/weight"], second["enter/weight"])
+    fit(problem, MAP(epochs=2), key=jax.random.key(0), out="q.safetensors", progress="silent")
+    assert read_header("q.safetensors").network == to_config(place, (3,))
+    cli.main(["symmetry", "q.safetensors"])

@@ -18,7 +18,7 @@ from onebasin.evaluation.transposition_studies import (
     planted_study,
     transpositions_along,
 )
-from onebasin.figures.transpositions import (
+from onebasin.experiments.transposition_figures import (
     dynamics_figure,
     interpolation_figure,
     planted_figure,

@@ -28,7 +28,7 @@ RebaseName: TypeAlias = Literal[
     "likelihood", "contributions", "chain", "barycentre", "anchor", "none"
 ]
 FitTarget: TypeAlias = Literal["weights", "outputs"]
-PruningRule: TypeAlias = Literal["std", "snr", "magnitude"]
+PruningRule: TypeAlias = Literal["magnitude", "snr", "std"]
 PruningScope: TypeAlias = Literal["global", "layer"]
 
 PresetName: TypeAlias = Literal["toy", "cpu", "paper"]

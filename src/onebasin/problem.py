@@ -41,6 +41,7 @@ from onebasin.networks import (
     inference_arguments,
     to_config,
 )
+from onebasin.networks.described import DescribedNetwork
 from onebasin.trees import (
     PyTree,
     first_difference,
@@ -162,17 +163,24 @@ class Problem:
 
     @classmethod
     def from_network(
-        cls, net: nn.Module | Network, data: TrainingData, **options: Any
+        cls, net: nn.Module | Network | str, data: TrainingData, **options: Any
     ) -> "Problem":
-        """The problem of fitting a Flax Linen module or a `Network`.
+        """The problem of fitting a Flax Linen module, a `Network`, or what a function makes.
 
         Args:
           net: a module, whose `params` are the contents of its collection "params" and whose
             running statistics, if any, those of its other collections; or a `Network` from an
-            adapter, in which case every fit starts from its params and state.
+            adapter, in which case every fit starts from its params and state; or the place of a
+            function that makes a network, "./net.py:make_network" or "package.module:function", as
+            in the shell: files of such fits name it, so that commands can open them.
           data: as in `Problem`.
           options: further fields of `Problem`.
         """
+        if isinstance(net, str):
+            x, _ = training_examples(data)
+            made = DescribedNetwork.own(net, x.shape[1:])
+            own = {"state": made.state, "running": made.running, "network": made.config, **options}
+            return cls(apply=made.apply, init=made.init, data=data, **own)
         if isinstance(net, Network):
             start = net.params
             init = lambda key: start  # noqa: ARG005

@@ -16,7 +16,7 @@ weight that comes first in the order of leaves and, within a leaf, of rows.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,11 @@ from onebasin.trees import (
     leaves_by_path,
     with_leaves,
 )
+
+if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
+    from matplotlib.figure import Figure
+
+    from onebasin.figures.canvas import AxesLike
 
 KEEPS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01)  # as published
 
@@ -155,6 +160,16 @@ class PruningCurve:
     def accuracy(self) -> np.ndarray:
         """The accuracy at every share; NaN unless targets are classes."""
         return self.score if self.score_name == "accuracy" else np.full_like(self.score, np.nan)
+
+    def plot(self, *, ax: "AxesLike | None" = None) -> "Figure":
+        """The score against the share of weights kept; several are drawn by `pruning_figure`.
+
+        Args:
+          ax: axes to draw in, instead of a new figure.
+        """
+        from onebasin.figures.diagnosis import pruning_figure
+
+        return pruning_figure({f"by {self.by}": self}, ax=ax)
 
     def __repr__(self) -> str:
         shares = f"{len(self.kept)} shares from {self.kept[0]:.3g} to {self.kept[-1]:.3g}"

@@ -27,15 +27,20 @@ HUGE = ("1" + 30 * "0", str(2**63), "9" * 400)
 NOT_A_NUMBER = ("nan", "-nan", "NaN")
 SILENT = ("--progress", "silent")
 SMALL = ("--limit", "50", "--width", "4", "--depth", "1", *SILENT)
+EPOCHS = ("vi", "map", "ensemble", "ivon", "swag")  # methods that train in epochs
+CHAINS = ("hmc", "nuts", "mclmc", "adjusted-mclmc")  # and those that draw after a warm-up
 # A valid command line of every command; {name} is a file of `make_files`.
 VALID = {
     ("demo",): ["--out", "demo"],
     ("data",): [],
-    ("fit", "vi"): ["--out", "new.safetensors", "--epochs", "1", *SMALL],
-    ("fit", "map"): ["--out", "new.safetensors", "--epochs", "1", *SMALL],
-    ("fit", "ensemble"): ["--out", "new.safetensors", "--epochs", "1", *SMALL],
-    ("fit", "hmc"): ["--out", "new.safetensors", "--draws", "2", "--warmup", "0", *SMALL],
-    ("fit", "nuts"): ["--out", "new.safetensors", "--draws", "2", "--warmup", "0", *SMALL],
+    **{("fit", m): ["--out", "new.safetensors", "--epochs", "1", *SMALL] for m in EPOCHS},
+    **{
+        ("fit", m): ["--out", "new.safetensors", "--draws", "2", "--warmup", "0", *SMALL]
+        for m in CHAINS
+    },
+    ("fit", "laplace"): ["--out", "new.safetensors", "--mode-epochs", "1", *SMALL],
+    ("fit", "sgld"): ["--out", "new.safetensors", "--draws", "2", *SMALL],
+    ("fit", "sghmc"): ["--out", "new.safetensors", "--draws", "2", *SMALL],
     ("symmetry",): ["mlp"],
     ("align",): ["q1.safetensors", "--to", "q0.safetensors", "--out", "new.safetensors"],
     ("barrier",): ["q0.safetensors", "q1.safetensors"],
@@ -80,6 +85,7 @@ CONTRADICTIONS = [
     "compare q0.safetensors sparse.safetensors",
     "compare q0.safetensors q1.safetensors --data digits --root folder --ood mnist",
     "landscape q0.safetensors wide.safetensors",
+    "landscape q0.safetensors q1.safetensors --value rmse",
     "compact q0.safetensors wide.safetensors --out new.safetensors",
     "compact draws.safetensors --out draws.safetensors",
     "diagnose q0.safetensors",

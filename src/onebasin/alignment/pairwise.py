@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Generic, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast, get_args
 
 import jax
 import numpy as np
@@ -31,6 +31,11 @@ from onebasin.choices import OrderName, StartName, check_choice
 from onebasin.pickling import PickledByFields
 from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
 from onebasin.threads import one_thread_if_small
+
+if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
+    from matplotlib.figure import Figure
+
+    from onebasin.figures.canvas import AxesLike
 
 Start: TypeAlias = StartName | Permutation | AlignmentObjective
 """A name, a permutation, or an objective whose optimum is the start."""
@@ -111,6 +116,16 @@ class Alignment(PickledByFields, Generic[AlignableT]):
         if self.known_distance is not None:
             return self.known_distance(self.permutation)
         return self.measure(self.posterior, self.target, self.symmetry)
+
+    def plot(self, *, ax: "AxesLike | None" = None) -> "Figure":
+        """The score after every move of the search, and the share of units moved in every group.
+
+        Args:
+          ax: axes to draw in, instead of a new figure: of the score, and of the groups.
+        """
+        from onebasin.figures.searches import alignment_figure
+
+        return alignment_figure(self, ax=ax)
 
     @cached_property
     def transpositions(self) -> Transpositions:

@@ -41,7 +41,7 @@ class LandscapeOptions(shared.SeededOptions, shared.NetworkOptions, shared.Figur
     """Scale random directions to the norm of each filter."""
     points: int = 25
     """Number of points along each side of the grid."""
-    value: Literal["log_posterior", "nll", "accuracy"] | None = None
+    value: Literal["log_posterior", "nll", "accuracy", "rmse"] | None = None
     """What the figure shows; by default the log posterior if the prior is known."""
 
 
@@ -58,11 +58,17 @@ def run(config: LandscapeOptions) -> None:
     import jax
 
     from onebasin.evaluation import landscape, plane_through, random_plane
+    from onebasin.evaluation.expectations import score_name
     from onebasin.inference.recorded_prior import recorded_prior
 
     prior, scale = recorded_prior(opened.headers[0], config.prior_variance)
     if config.value == "log_posterior" and prior is None:
         raise ValueError(f"{config.q0} does not record its prior; give --prior-variance")
+    measured = score_name(opened.problem.log_likelihood)
+    if config.value in ("accuracy", "rmse") and config.value != measured:
+        raise ValueError(
+            f"--value {config.value} is not measured of {data.name}; it has {measured}"
+        )
     if config.q1 is None:
         plane = random_plane(
             opened.posteriors[0],

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,11 @@ from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, ScaleSymmetry, Symmetry, find_scales, stack
 from onebasin.symmetry.action import move_tree
 from onebasin.trees import PyTree, add_axis
+
+if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
+    from matplotlib.figure import Figure
+
+    from onebasin.figures.canvas import AxesLike
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,29 @@ class Compact:
             progress=progress,
         )
 
+    def plot(self, *, ax: "AxesLike | None" = None) -> "Figure":
+        """The log likelihood after every round, and σ of the weights of members and Gaussian.
+
+        The σ of draws is their spread before alignment.
+
+        Args:
+          ax: axes to draw in, instead of a new figure: of the log likelihood, and of σ.
+        """
+        from onebasin.figures.searches import compact_figure
+
+        return compact_figure(self.trace, self._sigmas(), ax=ax)
+
+    def _sigmas(self) -> dict[str, np.ndarray]:
+        """σ of every weight, before and after."""
+        given = self.members.sources
+        if self.members.draws is None:
+            before = [_flat(q.moments()[1]) for q in given if isinstance(q, Posterior)]
+            named = {"members": np.concatenate(before)} if before else {}
+        else:
+            leaves = [np.concatenate(draws) for draws in self.members.draws.values()]
+            named = {"draws as given": _flat([leaf.std(axis=0) for leaf in leaves])}
+        return {**named, "Gaussian": _flat(self.posterior.moments()[1])}
+
     def _moved(self, member: Alignable, index: int | None = None) -> Alignable:
         """One member, or all draws, balanced and moved."""
         if self.scale_symmetry is not None and self.scales is not None:
@@ -122,6 +150,10 @@ class Compact:
             member = self.scale_symmetry.act(own, member)
         permutation = self.permutations if index is None else self.permutations.draw(index)
         return self.symmetry.act(permutation, member)
+
+
+def _flat(tree: PyTree) -> np.ndarray:
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
 def compact(

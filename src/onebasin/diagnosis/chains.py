@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import numpy as np
@@ -30,6 +30,11 @@ from onebasin.networks import NetworkLike
 from onebasin.posterior import Samples
 from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, Symmetry, stack
+
+if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
+    from matplotlib.figure import Figure
+
+    from onebasin.figures.canvas import AxesLike
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -114,6 +119,16 @@ class Diagnosis:
         removed = agreement_of_chains(*between, self.between_expected)
         rhat = float(np.nanmedian(self.after.weights.rhat))
         return conclusion(removed, rhat, self.after.across, self.within)
+
+    def plot(self, *, ax: "AxesLike | None" = None) -> "Figure":
+        """R-hat, σ, and projections of the draws before and after alignment.
+
+        Args:
+          ax: axes to draw in, instead of a new figure: of R-hat, σ, and the two projections.
+        """
+        from onebasin.figures.diagnosis import diagnosis_figure
+
+        return diagnosis_figure(self, ax=ax)
 
     def summary(self) -> dict[str, Any]:
         """Everything as JSON-able numbers."""

@@ -7,7 +7,7 @@ distances between parameters (up to the unit). Networks are made and run one at 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,12 @@ from onebasin.posterior.noise import normal_like
 from onebasin.problem import likelihood_for
 from onebasin.progress import Progress, reporting
 from onebasin.trees import PyTree, check_same_shapes, leaves_by_path, tree_dot, with_leaves
+
+if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
+    from matplotlib.figure import Figure
+
+    from onebasin.figures.canvas import AxesLike
+    from onebasin.figures.evaluation import Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +92,17 @@ class Landscape:
 
     def __repr__(self) -> str:
         return f"Landscape({len(self.a)} × {len(self.b)} points, {self.num_examples:,} examples)"
+
+    def plot(self, value: "Value | None" = None, *, ax: "AxesLike | None" = None) -> "Figure":
+        """Contours of the log posterior if it is known, or of the loss, or of `value`.
+
+        Args:
+          value: "log_posterior", "nll", "accuracy" or "rmse".
+          ax: axes to draw in, instead of a new figure.
+        """
+        from onebasin.figures.evaluation import landscape_figure
+
+        return landscape_figure(self, value, ax=ax)
 
     def summary(self) -> dict[str, Any]:
         """The landscape as JSON-able numbers."""

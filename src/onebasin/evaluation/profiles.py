@@ -8,7 +8,7 @@ signed largest excess over interior points is more informative.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -32,6 +32,11 @@ from onebasin.posterior import Mixture, Posterior, Samples
 from onebasin.problem import likelihood_for
 from onebasin.progress import Progress, reporting
 from onebasin.trees import PyTree, add_axis, check_same_shapes
+
+if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
+    from matplotlib.figure import Figure
+
+    from onebasin.figures.canvas import AxesLike
 
 Corrected: TypeAlias = RepairedPath | NormKeepingPath | TunedPath
 Known: TypeAlias = DisplacementPath | MixturePath | Corrected
@@ -183,6 +188,20 @@ class Profile(Points):
     @property
     def _top(self) -> int:
         return 1 + int(np.argmax(self.excess[1:-1]))
+
+    def plot(
+        self, *, ax: "AxesLike | None" = None, logarithmic: bool = False, means: bool = False
+    ) -> "Figure":
+        """The figure of this profile; several in one are drawn by `profile_figure`.
+
+        Args:
+          ax: axes to draw in, instead of a new figure: of the loss, and of the accuracy or RMSE.
+          logarithmic: whether the axis of the loss is logarithmic.
+          means: whether the loss of the mean networks is drawn too.
+        """
+        from onebasin.figures.evaluation import profile_figure
+
+        return profile_figure({self.path: self}, logarithmic=logarithmic, means=means, ax=ax)
 
     def summary(self) -> dict[str, Any]:
         """The profile as JSON-able numbers."""

@@ -21,7 +21,7 @@ from onebasin.experiments.common_stages import Fit, fit_seconds
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, problem, symmetry
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.figures.transpositions import dynamics_figure
+from onebasin.experiments.transposition_figures import dynamics_figure
 from onebasin.inference.methods import MAP
 
 TOY_SETTING = Setting("digits", width=64, depth=1, prior_variance=1.0)

@@ -31,7 +31,7 @@ from onebasin.experiments.dynamics import (
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.setting import dataset
 from onebasin.experiments.stage import Stage, Work, step
-from onebasin.figures.transpositions import interpolation_figure, planted_figure
+from onebasin.experiments.transposition_figures import interpolation_figure, planted_figure
 
 SOURCE = "Xiao et al. 2023, figure 3"
 FALL = 0.05  # a curve that never falls by more than this share of its range counts as rising

@@ -1,6 +1,6 @@
 """Figures of diagnosis and pruning: R-hat, projections, σ, accuracy against what is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from onebasin.diagnosis.chains import Diagnosis
-from onebasin.diagnosis.geometry import Geometry
+from onebasin.figures.canvas import AxesLike, Canvas, canvas
+from onebasin.figures.drawn import DrawnDiagnosis, DrawnGeometry, DrawnPruning
 from onebasin.figures.style import (
     COLOURS,
     COLUMN,
@@ -17,56 +17,60 @@ from onebasin.figures.style import (
     GREY,
     MARKERS,
     PAGE,
-    paper,
     plain_ticks,
     series,
 )
-from onebasin.pruning import PruningCurve
 
 GOOD_RHAT = 1.05
 
 
-def rhat_figure(found: Diagnosis) -> Figure:
+def rhat_figure(found: DrawnDiagnosis, *, ax: AxesLike | None = None) -> Figure:
     """The distribution function of R-hat over weights: before, after, and for the null."""
-    with paper():
-        figure = Figure(figsize=(COLUMN, 2.4), layout="constrained")
-        _rhat(figure.subplots(), found)
-    return figure
+    with canvas(ax, 1, (COLUMN, 2.4)) as page:
+        _rhat(page.axes[0], found)
+    return page.figure
 
 
-def projection_figure(found: Diagnosis) -> Figure:
+def projection_figure(found: DrawnDiagnosis) -> Figure:
     """The draws in their two principal directions, by chain, before and after alignment."""
-    with paper():
-        figure = Figure(figsize=(PAGE, 2.7), layout="constrained")
+    with canvas(None, 3, (PAGE, 2.7)) as page:
         views = {"before": found.before, "after": found.after, "null, aligned": found.null}
-        for ax, (name, view) in zip(figure.subplots(1, 3), views.items(), strict=True):
+        for ax, (name, view) in zip(page.axes, views.items(), strict=True):
             _projection(ax, view.geometry, found.chain, name)
-        _chain_legend(figure, found.chain)
-    return figure
+        _chain_legend(page, found.chain)
+    return page.figure
 
 
-def sigma_figure(found: Diagnosis | Mapping[str, np.ndarray]) -> Figure:
+def sigma_figure(
+    found: DrawnDiagnosis | Mapping[str, np.ndarray], *, ax: AxesLike | None = None
+) -> Figure:
     """Histograms of the weights' standard deviations: before and after alignment, or by name."""
-    with paper():
-        figure = Figure(figsize=(COLUMN, 2.4), layout="constrained")
-        _sigma(figure.subplots(), found if isinstance(found, Mapping) else _both(found))
-    return figure
+    with canvas(ax, 1, (COLUMN, 2.4)) as page:
+        draw_sigma(page.axes[0], found if isinstance(found, Mapping) else _both(found))
+    return page.figure
 
 
-def diagnosis_figure(found: Diagnosis) -> Figure:
-    """R-hat, σ, and projections before and after, on one page."""
-    with paper():
-        figure = Figure(figsize=(PAGE, 5.2), layout="constrained")
-        (rhat, sigma), (before, after) = figure.subplots(2, 2)
-        _rhat(rhat, found)
-        _sigma(sigma, _both(found))
-        _projection(before, found.before.geometry, found.chain, "before")
-        _projection(after, found.after.geometry, found.chain, "after")
-        _chain_legend(figure, found.chain)
-    return figure
+def diagnosis_figure(found: DrawnDiagnosis, *, ax: AxesLike | None = None) -> Figure:
+    """R-hat, σ, and projections before and after, on one page.
+
+    `ax` holds the axes to draw in: of the first panel, or of the first few.
+    """
+    before, after = found.before.geometry, found.after.geometry
+    panels: list[Callable[[Axes], None]] = [
+        lambda ax: _rhat(ax, found),
+        lambda ax: draw_sigma(ax, _both(found)),
+        lambda ax: _projection(ax, before, found.chain, "before"),
+        lambda ax: _projection(ax, after, found.chain, "after"),
+    ]
+    with canvas(ax, 4, (PAGE, 5.2), rows=2) as page:
+        for one, draw in zip(page.axes, panels, strict=False):
+            draw(one)
+        if len(page.axes) > 2:
+            _chain_legend(page, found.chain)
+    return page.figure
 
 
-def _rhat(ax: Axes, found: Diagnosis) -> None:
+def _rhat(ax: Axes, found: DrawnDiagnosis) -> None:
     views = {"before": found.before, "after": found.after, "null, aligned": found.null}
     top = max(np.nanquantile(v.weights.rhat, 0.999) for v in views.values())
     for i, (name, view) in enumerate(views.items()):
@@ -86,11 +90,12 @@ def _rhat(ax: Axes, found: Diagnosis) -> None:
     ax.legend(loc="lower right")
 
 
-def _both(found: Diagnosis) -> dict[str, np.ndarray]:
+def _both(found: DrawnDiagnosis) -> dict[str, np.ndarray]:
     return {"$q_d$, before": found.before.sigma, "$q_r$, after": found.after.sigma}
 
 
-def _sigma(ax: Axes, sigmas: Mapping[str, np.ndarray]) -> None:
+def draw_sigma(ax: Axes, sigmas: Mapping[str, np.ndarray]) -> None:
+    """Histograms of standard deviations, by name."""
     high = max(np.quantile(sigma, 0.9999) for sigma in sigmas.values())
     low = min(np.quantile(sigma, 0.0001) for sigma in sigmas.values())
     edges = np.linspace(max(low, 0.0) * 0.95, high * 1.02, 80)
@@ -109,7 +114,7 @@ def _sigma(ax: Axes, sigmas: Mapping[str, np.ndarray]) -> None:
     ax.legend()
 
 
-def _projection(ax: Axes, found: Geometry, chain: np.ndarray, name: str) -> None:
+def _projection(ax: Axes, found: DrawnGeometry, chain: np.ndarray, name: str) -> None:
     for i, one in enumerate(np.unique(chain)):
         ax.plot(*found.scores[chain == one, :2].T, markersize=3, **_chain_style(i))
     ax.set_title(
@@ -128,24 +133,25 @@ def _chain_style(i: int) -> dict[str, Any]:
     return {**hollow, "marker": MARKERS[k], "color": COLOURS[k]}
 
 
-def _chain_legend(figure: Figure, chain: np.ndarray) -> None:
+def _chain_legend(page: Canvas, chain: np.ndarray) -> None:
     names = np.unique(chain)[:12]
     handles = [
         Line2D([], [], label=f"chain {name}", **_chain_style(i)) for i, name in enumerate(names)
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6))
+    names = [str(handle.get_label()) for handle in handles]
+    columns = min(len(handles), 6)
+    page.legend(handles, names, inside=page.axes[-1], loc="outside lower center", ncols=columns)
 
 
-def pruning_figure(curves: Mapping[str, PruningCurve]) -> Figure:
+def pruning_figure(curves: Mapping[str, DrawnPruning], *, ax: AxesLike | None = None) -> Figure:
     """Accuracy (or RMSE) of the pruned mean network against the share of weights kept."""
     if not curves:
         raise ValueError("there is no pruning curve to draw; give at least one")
     classes = all(curve.score_name == "accuracy" for curve in curves.values())
-    with paper():
-        figure = Figure(figsize=(COLUMN, 2.5 + 0.1 * len(curves)), layout="constrained")
-        ax = figure.subplots()
+    with canvas(ax, 1, (COLUMN, 2.5 + 0.1 * len(curves))) as page:
+        (ax,) = page.axes
         for i, (name, curve) in enumerate(curves.items()):
-            shown = 100 * curve.accuracy if classes else curve.score
+            shown = (100 if classes else 1) * curve.score
             ax.plot(100 * curve.kept, shown, label=name, **series(i))
         lowest = min(float(curve.kept.min()) for curve in curves.values())
         ax.set_xscale("log")
@@ -155,5 +161,5 @@ def pruning_figure(curves: Mapping[str, PruningCurve]) -> Figure:
         ax.set_xlabel("weights kept (%)")
         measure, unit = ("accuracy", " (%)") if classes else ("RMSE", "")
         ax.set_ylabel(f"{measure} of the mean network{unit}")
-        figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2)
-    return figure
+        page.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return page.figure

@@ -32,6 +32,10 @@ RC: Any = {
     "pdf.fonttype": 42, "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "onebasin",  # the same figure gives the same file
     "savefig.dpi": 200, "figure.dpi": 100,
+    # Black on white whatever the style around it, so that it can be read in a dark notebook too.
+    "figure.facecolor": "white", "axes.facecolor": "white", "savefig.facecolor": "auto",
+    "text.color": "black", "axes.labelcolor": "black", "axes.edgecolor": "black",
+    "xtick.color": "black", "ytick.color": "black",
 }  # fmt: skip
 
 

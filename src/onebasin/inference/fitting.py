@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Required, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Required, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +83,13 @@ from onebasin.progress import Progress, Reporter, check_progress, reporting
 from onebasin.tensor_files import Pathlike, finite
 from onebasin.trees import take_entry
 
+ROWS = 25  # of the history, at least: enough to see the course of a short fit
+
+if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
+    from matplotlib.figure import Figure
+
+    from onebasin.figures.canvas import AxesLike
+
 # Statistics of one execution, which are returned and not written to files.
 OF_THIS_TIME = (
     *("seconds", "compile_seconds", "memory", "devices", "chunk_steps"),
@@ -156,6 +163,16 @@ class FitResult(Generic[PosteriorT]):
     def notes(self) -> tuple[str, ...]:
         """What the fit should not have ended with, each in a sentence with its remedy."""
         return advice(self.stats, self._draws)
+
+    def plot(self, *, ax: "AxesLike | None" = None) -> "Figure":
+        """The history of the fit: loss, accuracy, acceptance and what else it recorded.
+
+        Args:
+          ax: axes to draw in, instead of a new figure: of the loss, or of the first few panels.
+        """
+        from onebasin.figures.searches import history_figure
+
+        return history_figure(self.history, ax=ax)
 
     @property
     def _draws(self) -> int:
@@ -241,7 +258,8 @@ def fit(
       progress: "auto" (a bar on a terminal or in a notebook, else plain lines), "bar", "plain",
         "silent", or a function of (what, done, total).
       history: file of the history, one JSON object per line.
-      chunk_steps: steps between progress updates and checks for Ctrl-C; by default about 1 s.
+      chunk_steps: steps between progress updates and checks for Ctrl-C; by default about 1 s, or
+        a twenty-fifth of the fit.
 
     Returns:
       The posterior with its history and statistics; a list with `runs`.
@@ -341,7 +359,8 @@ class _Fit:
         else:
             self.states = self.replicas.place(saved.states(like))
             self.step, self.history, self.saved_step = saved.step, saved.history, saved.step
-        default = default_chunk(program, self.replicas, shapes)
+        fewest = -(-program.steps // ROWS)
+        default = min(default_chunk(program, self.replicas, shapes), fewest)
         self.chunk_length = min(self.chunk_steps or default, program.steps)
 
     def _replica_keys(self) -> jax.Array:

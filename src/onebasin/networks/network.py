@@ -4,7 +4,7 @@ Functions that need a network take this function, a `Network`, or a `Problem`.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
+from onebasin.likelihoods import LearnedNoise
 from onebasin.networks.running import RunningStatistics
 from onebasin.trees import PyTree, check_same_shapes, num_parameters, shapes_by_path
 
@@ -65,7 +66,8 @@ class Network:
         """Your own module with these params: what the adapter was given, filled anew.
 
         Args:
-          params: a tree like `params`, such as an aligned draw.
+          params: a tree like `params`, such as an aligned draw. The noise that a likelihood has
+            added to it (`log_noise`) is left out.
           state: running statistics; by default those of this network.
 
         Returns:
@@ -80,6 +82,9 @@ class Network:
         >>> type(doubled).__name__, bool((doubled.weight == 2 * linear.weight).all())
         ('Linear', True)
         """
+        if isinstance(params, Mapping) and isinstance(self.params, Mapping):
+            added = set(LearnedNoise.own_names) - set(self.params)
+            params = {name: value for name, value in params.items() if name not in added}
         check_same_shapes(self.params, params, "the params tree given")
         state = self.state if state is None else state
         if self.state is not None:
