@@ -215,6 +215,21 @@ def sampler_speed(records: Records) -> str:
     return markdown([*heads, "TV to HMC"], rows)
 
 
+def vi_convergence(records: Records) -> str:
+    """−ELBO per example of a default fit, of one ten times as long, and of fixed settings."""
+    rows = []
+    for data, found in sorted(records["vi_convergence"].items()):
+        elbo = {
+            name: f"{found[name]['negative_elbo']:.3f} ± {found[name]['standard_error']:.3f}"
+            for name in ("default", "ten times", "before")
+        }
+        steps = f"{found['default']['steps']:,}"
+        examples = f"{found['examples']:,}"
+        rows.append([data, examples, steps, *elbo.values(), f"{found['ratio']:.3f}"])
+    heads = ["data", "examples", "steps", "default", "ten times as long", "fixed settings"]
+    return markdown([*heads, "default / ten times"], rows)
+
+
 def _seconds(value: float) -> str:
     """To three digits.
 
@@ -253,6 +268,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "learned-alignment": learned_alignment,
     "alignment-speed": alignment_speed,
     "sampler-speed": sampler_speed,
+    "vi-convergence": vi_convergence,
     "verdicts": verdicts,
 }
 

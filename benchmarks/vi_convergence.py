@@ -2,7 +2,8 @@
 
 For each data set: the default fit, one with ten times its epochs (every other setting follows by
 itself), and one with the fixed settings that were the default before. The ELBO is estimated with
-common noise on the training data. Real data need ONEBASIN_DATA.
+common noise on the training data. Real data need ONEBASIN_DATA. With --folder, fits are kept there
+and a measurement that was interrupted continues.
 
     python benchmarks/vi_convergence.py digits cancer diabetes
     python benchmarks/vi_convergence.py mnist cifar10 --limit 60000
@@ -11,6 +12,7 @@ common noise on the training data. Real data need ONEBASIN_DATA.
 import argparse
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,7 +22,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from machine import describe, record
 from onebasin.data import load_dataset
-from onebasin.inference.fitting import fit
+from onebasin.inference.fitting import FitResult, fit
 from onebasin.inference.full_batch import chunked, log_likelihood
 from onebasin.inference.methods import VI
 from onebasin.inference.vi import Variational, analytic_kl
@@ -69,19 +71,28 @@ def main() -> None:
     parser.add_argument("names", nargs="+")
     parser.add_argument("--limit", type=int, help="training examples of MNIST and CIFAR-10")
     parser.add_argument("--epochs", type=int, help="of the shorter fit, in place of the default")
+    parser.add_argument("--folder", type=Path, help="where fits are kept, and continued")
     options = parser.parse_args()
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
+
+    def fitted(label: str, what: str, problem: Problem, method: VI) -> FitResult[MeanField]:
+        out = None if options.folder is None else options.folder / f"{label}, {what}.safetensors"
+        keep: Any = {} if out is None else {"out": out, "resume": True, "checkpoint_interval": 20}
+        return fit(problem, method, key=jax.random.key(0), progress="plain", **keep)
+
     for name in options.names:
         problem = problem_of(name, options.limit)
         short = VI(epochs=options.epochs)
-        first = fit(problem, short, key=jax.random.key(0), progress="plain")
+        label = name if options.epochs is None else f"{name}, {options.epochs} epochs"
+        first = fitted(label, "default", problem, short)
         assert isinstance(first.method, VI)
         assert first.method.epochs is not None
         methods = {"ten times": VI(epochs=10 * first.method.epochs), "before": BEFORE}
         if options.epochs:
             methods["before"] = replace(BEFORE, epochs=options.epochs)
         fits = {"default": first} | {
-            what: fit(problem, method, key=jax.random.key(0), progress="plain")
-            for what, method in methods.items()
+            what: fitted(label, what, problem, method) for what, method in methods.items()
         }
         figures: dict[str, Any] = {}
         for what, result in fits.items():
@@ -94,7 +105,6 @@ def main() -> None:
             }
         ratio = figures["default"]["negative_elbo"] / figures["ten times"]["negative_elbo"]
         figures |= {"ratio": ratio, "examples": problem.num_examples, "machine": describe()}
-        label = name if options.epochs is None else f"{name}, {options.epochs} epochs"
         record("vi_convergence", {label: figures})
         print(f"{label}: {ratio:.4f} of a fit ten times as long", figures, flush=True)
 

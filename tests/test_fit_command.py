@@ -15,7 +15,11 @@ def test_fit_vi_from_the_command_line(tmp_path, capsys):
     flags = "fit vi --data digits --network mlp --width 16 --depth 2 --epochs 2 --seed 3 --json"
     flags += " --batch-size 100 --progress silent --history " + str(tmp_path / "h.jsonl")
     main([*flags.split(), "--out", str(out)])
-    summary = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    summary = json.loads(said.out)
+    (note,) = summary["notes"]
+    assert note.endswith("give more epochs, smaller batches or a larger --std-learning-rate")
+    assert said.err == f"note: {note}\n", "in the words of the shell, and never silent"
     assert summary["method"] == "VI"
     assert summary["out"] == str(out)
     header = read_header(out)

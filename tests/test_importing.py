@@ -211,3 +211,9 @@ def test_files_that_the_packages_write_themselves(tmp_path):
         writer.save(tmp_path / "run", {"params": params, "step": np.array(3)})
     found = ob.read_params(tmp_path / "run", names={"params/w1": "w1", "params/w2": "w2"})
     np.testing.assert_array_equal(apply(found, X), apply(params, X))
+    members = [params, *(normal(key, ()) for key in jax.random.split(jax.random.key(5)))]
+    moved = aligned(ob.Samples.from_list(members))
+    ob.write_params(tmp_path / "back", moved.draw(2))
+    with checkpoint.StandardCheckpointer() as reader:  # Orbax itself reads what goes back
+        back = reader.restore(tmp_path / "back")
+    np.testing.assert_allclose(apply(back, X), apply(members[2], X), rtol=1e-4, atol=1e-5)

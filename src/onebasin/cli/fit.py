@@ -1,5 +1,6 @@
 """`onebasin fit vi|swag|hmc|…`: fit a posterior and write it to a file."""
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from onebasin.cli import shared
+from onebasin.cli.usage import in_flags, option_names
 from onebasin.inference.methods import (
     HMC,
     IVON,
@@ -21,7 +23,7 @@ from onebasin.inference.methods import (
     Ensemble,
     Laplace,
 )
-from onebasin.progress import ProgressStyle
+from onebasin.progress import ProgressStyle, Reporter, reporting
 
 if TYPE_CHECKING:
     from onebasin.inference.fitting import FitResult
@@ -253,21 +255,37 @@ def run(config: FitConfig) -> None:
         temperature=setting.temperature,
         augmentation=setting.augmentation,
     )
-    fitted = fit(
-        problem,
-        config.method,
-        key=jax.random.key(setting.seed),
-        runs=setting.runs,
-        out=setting.out,
-        checkpoint=setting.checkpoint,
-        checkpoint_interval=setting.checkpoint_interval,
-        resume=setting.resume,
-        overwrite=setting.overwrite,
-        progress=setting.progress,
-        history=setting.history,
-    )
+    with reporting(setting.progress) as report:
+        fitted = fit(
+            problem,
+            config.method,
+            key=jax.random.key(setting.seed),
+            runs=setting.runs,
+            out=setting.out,
+            checkpoint=setting.checkpoint,
+            checkpoint_interval=setting.checkpoint_interval,
+            resume=setting.resume,
+            overwrite=setting.overwrite,
+            progress=_InFlags(report, type(config)),
+            history=setting.history,
+        )
     for result in fitted if isinstance(fitted, list) else [fitted]:
         _report(config, result)
+
+
+class _InFlags(Reporter):
+    """A reporter whose notes speak of flags, and are never silent."""
+
+    def __init__(self, inner: Reporter, command: type) -> None:
+        super().__init__()
+        self.inner, self.names = inner, option_names(command)
+
+    def __call__(self, what: str, done: int, total: int, figures: str = "") -> None:
+        self.inner(what, done, total, figures)
+
+    def note(self, text: str) -> None:
+        self.inner.close()
+        sys.stderr.write(f"note: {in_flags(text, self.names)}\n")
 
 
 def _report(config: FitConfig, result: "FitResult") -> None:
@@ -279,7 +297,8 @@ def _report(config: FitConfig, result: "FitResult") -> None:
         name: value for name, value in result.stats.items() if isinstance(value, int | float | str)
     }
     summary = {"method": method, "out": str(result.path), **stats, "last": last}
-    summary |= {"notes": list(result.notes)}
+    names = option_names(type(config))
+    summary |= {"notes": [in_flags(note, names) for note in result.notes]}
     words = [f"{method} → {result.path}"]
     if closing := result.summary or figures_of(last):
         words.append(closing)
