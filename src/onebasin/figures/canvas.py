@@ -61,9 +61,7 @@ def canvas(
     if ax is not None:
         given = [ax] if isinstance(ax, Axes) else list(ax)
         if not 1 <= len(given) <= panels:
-            raise ValueError(
-                f"ax is {len(given)} axes, but there are {panels} panels; give 1 to {panels}"
-            )
+            raise ValueError(f"ax holds {len(given)} axes; give from 1 to {panels} of them")
         figure = given[0].get_figure(root=True)
         assert figure is not None
         yield Canvas(figure, given, own=False)
