@@ -80,6 +80,8 @@ CONTRADICTIONS = [
     "barrier q0.safetensors wide.safetensors",
     "barrier q0.safetensors q1.safetensors --path mixture --repair",
     "barrier q0.safetensors q1.safetensors --figure new.txt",
+    "barrier q0.safetensors q1.safetensors --symmetry sparse.safetensors",
+    "prune q0.safetensors --out new.safetensors --symmetry text.safetensors",
     "barrier q0.safetensors",
     "barrier q0.safetensors q1.safetensors q1.safetensors",
     "compare q0.safetensors sparse.safetensors",

@@ -132,10 +132,14 @@ def check_options(config: object) -> None:
         given = " ".join(map(str, shape))
         raise ValueError(f"--input-shape must be a positive shape, got {given}; see --help")
     symmetry = getattr(config, "symmetry", None)
-    if symmetry is not None and not symmetry.is_file():
-        raise FileNotFoundError(
-            f"there is no file {symmetry}; make one with `onebasin symmetry --out`"
-        )
+    if symmetry is not None:
+        if not symmetry.is_file():
+            raise FileNotFoundError(
+                f"there is no file {symmetry}; make one with `onebasin symmetry --out`"
+            )
+        from onebasin.symmetry import Symmetry
+
+        Symmetry.load(symmetry)  # what is not one is refused even where the command needs none
 
 
 def read_data(
