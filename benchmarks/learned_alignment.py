@@ -26,13 +26,11 @@ from typing import Any
 
 import jax
 
-from alignment_pairs import BUDGETS, problem_of
+from alignment_pairs import make_pair, problem_of
 from machine import RESULTS, describe, record
 from onebasin.alignment import Activations, PathLoss, align
 from onebasin.data import Dataset, load_dataset
 from onebasin.evaluation.profiles import Profile, profile
-from onebasin.inference.fitting import fit
-from onebasin.inference.methods import VI
 from onebasin.networks.described import DescribedNetwork
 from onebasin.paths import geodesic, keep_norms, repair
 from onebasin.posterior import Posterior, load, read_header, save
@@ -53,28 +51,11 @@ class Task:
     symmetry: Symmetry
 
 
-def fitted(name: str, run: int, cache: Path) -> Posterior:
-    """One fit of `alignment_pairs.py`, made if the folder lacks it."""
-    problem, budget = problem_of(name), BUDGETS[name]
-    file = cache / f"{name}-{run}.safetensors"
-    if not file.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        method = VI(
-            epochs=budget.epochs,
-            batch_size=budget.batch_size,
-            learning_rate=budget.learning_rate,
-        )
-        q = fit(problem, method, key=jax.random.fold_in(jax.random.key(2026), run)).posterior
-        save(file, q, network=problem.network)
-    return load(file, like=problem.shapes)
-
-
 def task_of(name: str, cache: Path) -> Task:
     network, _, runs = name.partition(":")
     first, second = (int(run) for run in (runs or "0-1").split("-"))
-    problem = problem_of(network)
-    q0, q1 = (fitted(network, run, cache) for run in (first, second))
-    return Task(q0, q1, problem, find_symmetry(problem))
+    pair = make_pair(network, cache, (first, second))
+    return Task(*pair.posteriors, problem_of(network), pair.symmetry)
 
 
 def task_of_files(files: list[Path], data: Any) -> Task:

@@ -24,6 +24,8 @@ import numpy as np
 
 from onebasin.alignment.aligned_members import AlignedMembers
 from onebasin.alignment.gaussian_alternation import align_to_gaussian, fit_gaussian
+from onebasin.alignment.joint_learning import learn_jointly
+from onebasin.alignment.learned import check_learnable
 from onebasin.alignment.magnitudes import ORDINARY, joint_scale, scaled
 from onebasin.alignment.members import Match, Members, match, moved
 from onebasin.alignment.moments import Alignable, Moments
@@ -47,6 +49,7 @@ from onebasin.trees import PyTree
 
 BATCH = 4  # members matched at once; fixed, so that results do not depend on the machine
 CANDIDATES, TRIALS = 3, 6  # anchors tried, and members on which each is tried
+ROUNDS, LEARNING_ROUNDS = 20, 2  # by default; a round of learning costs minutes
 FLOOR = 1e-3  # least variance of the common Gaussian, as a share of its leaf's mean variance
 START_SWEEPS = 4  # sweeps against the anchor; a full descent to the barycentre follows
 
@@ -125,9 +128,10 @@ def align_many(
     *,
     symmetry: Symmetry,
     objective: ObjectiveLike | PathLoss = "w2",
-    max_rounds: int = 20,
+    max_rounds: int | None = None,
     tolerance: float = 1e-4,
     max_sweeps: int = 100,
+    key: jax.Array | None = None,
     progress: Progress = "auto",
 ) -> JointAlignment:
     """Find one permutation for each posterior, or draw, that brings all of them into one basin.
@@ -145,29 +149,29 @@ def align_many(
       posteriors: a list of posteriors or params, or `Samples`, whose draws are the members.
       symmetry: the permutation symmetry of the network.
       objective: "w2" or "l2" (to the barycentre of the others), "log-density" (to one Gaussian
-        fitted to all), or an `Objective` with a barycentre.
-      max_rounds: rounds over all members before giving up.
+        fitted to all), an `Objective` with a barycentre, or `PathLoss(problem)`, which learns
+        the permutation of each member on the loss of the paths to all others; it needs `key`.
+      max_rounds: rounds over all members before giving up; by default 20, or 2 with `PathLoss`.
       tolerance: stop once a round changes the dispersion, or the mean log-density, by less than
         this share.
       max_sweeps: sweeps over the groups of units in one match.
+      key: the random key for `PathLoss`.
       progress: how to show progress, or a function of (what, done, total).
 
     Returns:
       A `JointAlignment`; its `posteriors` are the moved members.
     """
     began = time.perf_counter()
+    if max_rounds is not None and max_rounds < 1:
+        raise ValueError(f"max_rounds is {max_rounds}; allow at least one round")
     if isinstance(objective, PathLoss):
-        raise ValueError(
-            "PathLoss learns on the path between two posteriors; align each posterior to one of "
-            "them with align"
-        )
+        return _learned(posteriors, symmetry, objective, max_rounds or LEARNING_ROUNDS, key)
+    max_rounds = max_rounds or ROUNDS
     objective = objective_named(objective)
     if not (objective.has_barycentre or objective.name == "log-density"):
         raise ValueError(
             f"objective '{objective.name}' has no barycentre; use w2, l2 or log-density"
         )
-    if max_rounds < 1:
-        raise ValueError(f"max_rounds is {max_rounds}; allow at least one round")
     members = posteriors if isinstance(posteriors, Members) else Members.of(posteriors)
     symmetry.check_shapes(dict(members[0].mean))
     first = objective if isinstance(objective, Objective) and objective.has_barycentre else W2
@@ -200,6 +204,40 @@ def align_many(
         rounds=len(trace) - 1,
         converged=converged,
         anchor=anchor,
+        seconds=time.perf_counter() - began,
+        members=posteriors if isinstance(posteriors, Samples) else members.sources,
+        symmetry=symmetry,
+    )
+
+
+def _learned(
+    posteriors: Sequence[Alignable] | Samples | Members,
+    symmetry: Symmetry,
+    objective: PathLoss,
+    max_rounds: int,
+    key: jax.Array | None,
+) -> JointAlignment:
+    """Joint alignment on the loss of the paths between all members."""
+    began = time.perf_counter()
+    key = check_learnable(symmetry, key)
+    members = posteriors if isinstance(posteriors, Members) else Members.of(posteriors)
+    symmetry.check_shapes(dict(members[0].mean))
+    sources: Sequence[Alignable] = (
+        members.sources
+        if members.moments is not None
+        else [members.posterior(i) for i in range(len(members))]
+    )
+    nearest = align_many(members, symmetry=symmetry, progress=objective.progress)
+    found = learn_jointly(
+        objective, sources, nearest.anchor, nearest.permutations, symmetry, key, max_rounds
+    )
+    return JointAlignment(
+        permutations=found.permutations,
+        objective=objective.name,
+        trace=tuple(found.trace),
+        rounds=len(found.trace) - 1,
+        converged=found.converged,
+        anchor=nearest.anchor,
         seconds=time.perf_counter() - began,
         members=posteriors if isinstance(posteriors, Samples) else members.sources,
         symmetry=symmetry,

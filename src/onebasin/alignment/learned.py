@@ -2,23 +2,79 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
 from onebasin.alignment.activations import Activations, point_of
-from onebasin.alignment.learning import Examples, Learned, Scores, biased, learn, polish
+from onebasin.alignment.learning import Examples, Learned, Learner, Scores, biased
 from onebasin.alignment.moments import Alignable
 from onebasin.alignment.norms import ScaleFree, find_scale_free
-from onebasin.alignment.path_loss import Batch, Judge, PathLoss, PathLosses, side_of
+from onebasin.alignment.path_loss import Batch, Judge, PathLoss, PathLosses, Side, side_of
 from onebasin.keys import check_key, subkey
 from onebasin.progress import reporting
 from onebasin.symmetry import Permutation, Symmetry
 
-BONUS = 0.3  # added to the scores of a start that the scores themselves do not give
+SEEN = 2000  # examples on which units are compared before the permutation is learned
 
 Candidates = Sequence[tuple[str, Callable[[], Permutation]]]
+
+
+def check_learnable(symmetry: Symmetry, key: jax.Array | None) -> jax.Array:
+    """The key, unless there is none or the symmetry has orders that cannot be learned."""
+    if key is None:
+        raise ValueError("PathLoss draws batches and noise; give key=jax.random.key(…)")
+    if symmetry.blocks:
+        raise ValueError(
+            "PathLoss learns the orders of single units, and some of this symmetry move in blocks; "
+            "find it with own_orders=False"
+        )
+    return check_key(key)
+
+
+def units_of(objective: PathLoss, to: Alignable, symmetry: Symmetry) -> Activations | None:
+    """The correlations of units on the training examples, if all units can be recorded."""
+    units = Activations(objective.network, objective.examples[0][:SEEN], correlation=True)
+    return units if units.can_see(to, symmetry) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """An objective on a network: its compiled loss, and what to learn from and to judge on."""
+
+    objective: PathLoss
+    symmetry: Symmetry
+    losses: PathLosses
+    held: Batch
+    rest: Batch
+    key: jax.Array
+
+    @classmethod
+    def of(cls, objective: PathLoss, to: Alignable, symmetry: Symmetry, key: jax.Array) -> "Task":
+        """The task with its examples divided at random, in the order of the data."""
+        x, y = objective.examples
+        order = _generator(key, "split").permutation(len(x))
+        held, rest = np.sort(order[: objective.judged]), np.sort(order[objective.judged :])
+        free = ScaleFree({})
+        if objective.keep_norms:
+            params, state = point_of(to)
+            free = find_scale_free(
+                objective.network, params, x[held[:8]], symmetry=symmetry, state=state
+            )
+        losses = PathLosses(objective, symmetry, free)
+        return cls(
+            objective, symmetry, losses, Batch(x[held], y[held]), Batch(x[rest], y[rest]), key
+        )
+
+    def judge(self, target: Side, mover: Side) -> Judge:
+        rng = _generator(self.key, "judge")
+        return Judge.of(self.losses, (target, mover), self.held, self.objective, rng)
+
+    def examples(self, targets: Sequence[Side], mover: Side, name: str) -> Examples:
+        """A stream of examples to learn from, its own for every name."""
+        return Examples(self.objective, self.rest, targets, mover, _generator(self.key, name))
 
 
 def learn_permutation(
@@ -35,31 +91,21 @@ def learn_permutation(
     `units` gives the scores to begin with; without it they are those of the best start alone.
     """
     began = time.perf_counter()
-    key = check_key(key)
-    x, y = objective.examples
-    order = _generator(key, "split").permutation(len(x))
-    held, rest = order[: objective.judged], order[objective.judged :]
-    free = ScaleFree({})
-    if objective.keep_norms:
-        params, state = point_of(to)
-        free = find_scale_free(
-            objective.network, params, x[held[:8]], symmetry=symmetry, state=state
-        )
-    losses = PathLosses(objective, symmetry, free)
-    sides = side_of(to), side_of(posterior)
-    data = Batch(x[np.sort(held)], y[np.sort(held)])
-    judge = Judge.of(losses, sides, data, objective, _generator(key, "judge"))
+    task = Task.of(objective, to, symmetry, key)
+    target, mover = side_of(to), side_of(posterior)
+    judge = task.judge(target, mover)
     with reporting(objective.progress) as report:
         best, starts = _best_start(candidates, judge, began, report)
-        if objective.steps == objective.exchanges == 0:
+        if judge.is_flat(best.permutation):
             return best, starts, judge
-        data = Batch(x[rest], y[rest])
-        stream = Examples(objective, data, sides, _generator(key, "learn"))
+        stream = task.examples([target], mover, "learn")
+        learner = Learner(objective, task.losses)
         if objective.steps:
-            scores = _scores(units, posterior, to, symmetry)
-            scores = biased(scores, best.permutation, symmetry, BONUS)
-            learn(objective, losses, sides, scores, best, judge, stream, report)
-        polish(objective, losses, sides, best, judge, stream, report)
+            scores = scores_between(units, posterior, to, symmetry)
+            scores = biased(scores, best.permutation, symmetry)
+            learner.learn(scores, best, judge, stream, report)
+        if objective.exchanges:
+            learner.polish(best, judge, stream, report)
     return best, starts, judge
 
 
@@ -84,7 +130,7 @@ def _best_start(
     return best, found
 
 
-def _scores(
+def scores_between(
     units: Activations | None, posterior: Alignable, to: Alignable, symmetry: Symmetry
 ) -> Scores:
     """Correlations of all pairs of units; zero for a network whose units cannot be recorded."""

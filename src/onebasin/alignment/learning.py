@@ -11,7 +11,7 @@
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -24,7 +24,6 @@ from onebasin.alignment.assignment import solve
 from onebasin.alignment.doubly_stochastic import log_soften
 from onebasin.alignment.path_loss import (
     Batch,
-    Judge,
     PathLoss,
     PathLosses,
     PathPoint,
@@ -36,8 +35,10 @@ from onebasin.symmetry import Permutation, Symmetry
 
 Scores: TypeAlias = dict[str, np.ndarray]
 Exchange: TypeAlias = tuple[str, int, int]
+Judging: TypeAlias = Callable[[Permutation], float]
 EVERY = 10  # steps between two projections
 TOGETHER = 32  # exchanges tried at once at first
+BONUS = 0.3  # added to the scores of a start that the scores themselves do not give
 SLOPES = 4  # batches that ∂loss/∂P is averaged over
 
 
@@ -70,24 +71,34 @@ class Learned:
 
 
 class Examples:
-    """Random points of the path with mini-batches and draws, a deterministic stream of them."""
+    """Random points of the path with mini-batches and draws, a deterministic stream of them.
+
+    With several targets, they take turns.
+    """
 
     def __init__(
-        self, objective: PathLoss, data: Batch, sides: tuple[Side, Side], rng: np.random.Generator
+        self,
+        objective: PathLoss,
+        data: Batch,
+        targets: Sequence[Side],
+        mover: Side,
+        rng: np.random.Generator,
     ) -> None:
         self.objective, self.data = objective, data
         self._size = min(objective.batch_size, len(data.x))
-        self._sides, self._rng, self._count = sides, rng, 0
+        self._targets, self._mover, self._rng, self._count = targets, mover, rng, 0
 
     def __iter__(self) -> "Examples":
         return self
 
-    def __next__(self) -> tuple[PathPoint, Batch]:
+    def __next__(self) -> tuple[tuple[Side, Side], PathPoint, Batch]:
         picks = np.sort(self._rng.choice(len(self.data.x), self._size, replace=False))
         t = float(self.objective.at(self._rng.uniform()))
-        at = PathPoint.random(t, self._sides, self._count, self._rng)
+        turn, target = divmod(self._count, len(self._targets))
+        sides = (self._targets[target], self._mover)
+        at = PathPoint.random(t, sides, turn, self._rng)
         self._count += 1
-        return at, Batch(self.data.x[picks], self.data.y[picks])
+        return sides, at, Batch(self.data.x[picks], self.data.y[picks])
 
 
 def project(scores: Mapping[str, Any]) -> Permutation:
@@ -97,22 +108,17 @@ def project(scores: Mapping[str, Any]) -> Permutation:
     )
 
 
-def learn(
-    objective: PathLoss,
-    losses: PathLosses,
-    sides: tuple[Side, Side],
-    scores: Scores,
-    best: Learned,
-    judge: Judge,
-    examples: Examples,
-    report: Reporter,
-) -> None:
-    """Gradient steps on the scores; `best` receives every projection that is better."""
-    hard_forward = objective.relaxation == "straight-through"
-    optimiser = optax.adam(objective.learning_rate, b1=0.9, b2=0.99)
+class Learner:
+    """Learns permutations of one network by one objective, compiled once for any number of them."""
 
-    @jax.jit
-    def step(
+    def __init__(self, objective: PathLoss, losses: PathLosses) -> None:
+        self.objective, self.losses = objective, losses
+        self.optimiser = optax.adam(objective.learning_rate, b1=0.9, b2=0.99)
+        self._step = jax.jit(self._one_step)
+        self._slope = jax.jit(jax.grad(losses.soft))
+
+    def _one_step(
+        self,
         scores: Any,
         state: Any,
         potentials: Any,
@@ -129,72 +135,74 @@ def learn(
                 for name, s in scores.items()
             }
             soft = {name: jnp.exp(log) for name, log in logs.items()}
-            if hard_forward:  # the value of the projection, the gradient of the soft matrix
+            if projected is not None:  # its value, with the gradient of the soft matrix
                 soft = {
                     name: p + jax.lax.stop_gradient(projected[name] - p) for name, p in soft.items()
                 }
             found = {name: temperature * log - scores[name] for name, log in logs.items()}
-            return losses.soft(soft, sides, at, batch), jax.lax.stop_gradient(found)
+            return self.losses.soft(soft, sides, at, batch), jax.lax.stop_gradient(found)
 
         slopes, potentials = jax.grad(loss, has_aux=True)(scores)
-        change, state = optimiser.update(slopes, state)
+        change, state = self.optimiser.update(slopes, state)
         return optax.apply_updates(scores, change), state, potentials
 
-    latent: Any = {name: jnp.asarray(s, jnp.float32) for name, s in scores.items()}
-    state = optimiser.init(latent)
-    potentials = jax.tree.map(jnp.zeros_like, latent)
-    first, last = objective.temperatures
-    projected = matrices_of(project(latent)) if hard_forward else None
-    for number, (at, batch) in zip(range(objective.steps), examples, strict=False):
-        if _late(objective, best):
-            break
-        temperature = first * (last / first) ** (number / max(objective.steps - 1, 1))
-        latent, state, potentials = step(
-            latent, state, potentials, temperature, projected, sides, at, batch
-        )
-        best.steps += 1
-        if hard_forward:
-            projected = matrices_of(project(latent))
-        if best.steps % EVERY == 0 or best.steps == objective.steps:
-            permutation = project(latent)
-            best.offer(permutation, judge(permutation))
-            report("learning", best.steps, objective.steps, f"loss {best.loss:.4f}")
+    def learn(
+        self,
+        scores: Scores,
+        best: Learned,
+        judge: Judging,
+        examples: Examples,
+        report: Reporter,
+    ) -> None:
+        """Gradient steps on the scores; `best` receives every projection that is better."""
+        objective = self.objective
+        hard_forward = objective.relaxation == "straight-through"
+        latent: Any = {name: jnp.asarray(s, jnp.float32) for name, s in scores.items()}
+        state = self.optimiser.init(latent)
+        potentials = jax.tree.map(jnp.zeros_like, latent)
+        first, last = objective.temperatures
+        projected = matrices_of(project(latent)) if hard_forward else None
+        for number, (sides, at, batch) in zip(range(objective.steps), examples, strict=False):
+            if _late(objective, best):
+                break
+            temperature = first * (last / first) ** (number / max(objective.steps - 1, 1))
+            latent, state, potentials = self._step(
+                latent, state, potentials, temperature, projected, sides, at, batch
+            )
+            best.steps += 1
+            if hard_forward:
+                projected = matrices_of(project(latent))
+            if best.steps % EVERY == 0 or best.steps == objective.steps:
+                permutation = project(latent)
+                best.offer(permutation, judge(permutation))
+                report("learning", best.steps, objective.steps, f"loss {best.loss:.4f}")
 
+    def polish(self, best: Learned, judge: Judging, examples: Examples, report: Reporter) -> None:
+        """Exchanges of units, each kept only if the judged loss falls."""
+        objective = self.objective
 
-def polish(
-    objective: PathLoss,
-    losses: PathLosses,
-    sides: tuple[Side, Side],
-    best: Learned,
-    judge: Judge,
-    examples: Examples,
-    report: Reporter,
-) -> None:
-    """Exchanges of units, each kept only if the judged loss falls."""
-    slope = jax.jit(jax.grad(losses.soft))
+        def try_all(exchanges: Sequence[Exchange]) -> bool:
+            """Try some exchanges together, and if they do not help, each half of them."""
+            if not exchanges or best.trials >= objective.exchanges or _late(objective, best):
+                return False
+            permutation = exchanged(best.permutation, exchanges)
+            best.trials += 1
+            kept = best.offer(permutation, judge(permutation))
+            report("polishing", best.trials, objective.exchanges, f"loss {best.loss:.4f}")
+            if kept or len(exchanges) == 1:
+                return kept
+            half = len(exchanges) // 2
+            parts = [try_all(part) for part in (exchanges[:half], exchanges[half:])]
+            return any(parts)
 
-    def try_all(exchanges: Sequence[Exchange]) -> bool:
-        """Try some exchanges together, and if they do not help, each half of them."""
-        if not exchanges or best.trials >= objective.exchanges or _late(objective, best):
-            return False
-        permutation = exchanged(best.permutation, exchanges)
-        best.trials += 1
-        kept = best.offer(permutation, judge(permutation))
-        report("polishing", best.trials, objective.exchanges, f"loss {best.loss:.4f}")
-        if kept or len(exchanges) == 1:
-            return kept
-        half = len(exchanges) // 2
-        parts = [try_all(part) for part in (exchanges[:half], exchanges[half:])]
-        return any(parts)
-
-    while best.trials < objective.exchanges and not _late(objective, best):
-        matrices = matrices_of(best.permutation)
-        slopes: dict[str, np.ndarray] = {}
-        for _, (at, batch) in zip(range(SLOPES), examples, strict=False):
-            for name, value in slope(matrices, sides, at, batch).items():
-                slopes[name] = slopes.get(name, 0.0) + np.asarray(value, np.float64) / SLOPES
-        if not try_all(promising(best.permutation, slopes)):
-            break  # no exchange alone helps
+        while best.trials < objective.exchanges and not _late(objective, best):
+            matrices = matrices_of(best.permutation)
+            slopes: dict[str, np.ndarray] = {}
+            for _, (sides, at, batch) in zip(range(SLOPES), examples, strict=False):
+                for name, value in self._slope(matrices, sides, at, batch).items():
+                    slopes[name] = slopes.get(name, 0.0) + np.asarray(value, np.float64) / SLOPES
+            if not try_all(promising(best.permutation, slopes)):
+                break  # no exchange alone helps
 
 
 def exchanged(permutation: Permutation, exchanges: Sequence[Exchange]) -> Permutation:
@@ -230,13 +238,13 @@ def promising(permutation: Permutation, slopes: Mapping[str, np.ndarray]) -> lis
     return chosen
 
 
-def biased(scores: Scores, start: Permutation, symmetry: Symmetry, bonus: float) -> Scores:
+def biased(scores: Scores, start: Permutation, symmetry: Symmetry) -> Scores:
     """The scores, raised where the start has its entries if it is not their own projection."""
     if project(scores) == start:
         return scores
     return {
         group.name: scores[group.name]
-        + bonus * np.eye(group.size, dtype=np.float32)[start[group.name]]
+        + BONUS * np.eye(group.size, dtype=np.float32)[start[group.name]]
         for group in symmetry.groups
     }
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast, get_args
 import jax
 import numpy as np
 
-from onebasin.alignment.activations import Activations
 from onebasin.alignment.descent import Descent, Matcher, Orders, Trace
 from onebasin.alignment.frank_wolfe import FrankWolfe
-from onebasin.alignment.learned import learn_permutation
+from onebasin.alignment.learned import check_learnable, learn_permutation, units_of
 from onebasin.alignment.magnitudes import check_features, in_range
 from onebasin.alignment.moments import Alignable, checked_readings
 from onebasin.alignment.nests import nests_deeply
@@ -40,7 +39,6 @@ if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
 Start: TypeAlias = StartName | Permutation | AlignmentObjective
 """A name, a permutation, or an objective whose optimum is the start."""
 AlignableT = TypeVar("AlignableT")
-SEEN = 2000  # examples on which units are compared before the permutation is learned
 RESTARTS = 3  # of the default search, where groups nest deeply
 SHAKEN = 0.3  # the share of the units of every group that a shaken start moves
 
@@ -266,20 +264,13 @@ def _learned(
 ) -> Alignment[AlignableT]:
     """Alignment on the loss of the path: learned from the best of some other alignments."""
     began = time.perf_counter()
-    if key is None:
-        raise ValueError("PathLoss draws batches and noise; give key=jax.random.key(…)")
+    key = check_learnable(symmetry, key)
     if search is not None:
         raise ValueError("search is for objectives that are solved by assignment; drop it")
     checked_readings(posterior, to, symmetry)
-    if symmetry.blocks:
-        raise ValueError(
-            "PathLoss learns the orders of single units, and some of this symmetry move in blocks; "
-            "find it with own_orders=False"
-        )
     chosen = _checked_starts(starts, symmetry, key)
     candidates: list[tuple[str, Callable[[], Permutation]]] = []
-    units = Activations(objective.network, objective.examples[0][:SEEN], correlation=True)
-    seen = units.can_see(to, symmetry)
+    units = units_of(objective, to, symmetry)
     solved = partial(align, posterior, to=to, symmetry=symmetry)
     for number, start in enumerate(chosen):
         if isinstance(start, Permutation):
@@ -287,7 +278,7 @@ def _learned(
         elif start == "auto":
             candidates.append(("identity", symmetry.identity))
             candidates.append(("w2", lambda: solved(objective="w2").permutation))
-            if seen:
+            if units is not None:
                 candidates.append(
                     ("correlations", lambda by=solved: by(objective=units).permutation)
                 )
@@ -302,7 +293,7 @@ def _learned(
                 (start.name, lambda s=start: solved(objective=s, key=key).permutation)
             )
     best, reports, judge = learn_permutation(
-        objective, posterior, to, symmetry, candidates, units if seen else None, key
+        objective, posterior, to, symmetry, candidates, units, key
     )
 
     def measure(posterior: Alignable, to: Alignable, symmetry: Symmetry) -> float:

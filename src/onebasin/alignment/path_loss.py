@@ -33,6 +33,8 @@ from onebasin.symmetry import Permutation, Symmetry
 from onebasin.symmetry.action import move_tree
 from onebasin.trees import PyTree, add_axis, num_parameters, take_entry
 
+FLAT = 1e-4  # nats
+
 Relaxation: TypeAlias = Literal["soft", "straight-through"]
 
 
@@ -333,10 +335,24 @@ class Judge:
         return replace(self, sides=(target, mover))
 
     def __call__(self, permutation: Permutation) -> float:
+        return self._mean(permutation)
+
+    def is_flat(self, permutation: Permutation) -> bool:
+        """Whether the loss is the same at both ends as between them, with the same noise.
+
+        So it is between a posterior and its relabelled copy. There is nothing to learn from such a
+        path; among many permutations some would only by chance be judged better.
+        """
+        between = self._mean(permutation)
+        return all(abs(between - self._mean(permutation, end)) <= FLAT for end in (0.0, 1.0))
+
+    def _mean(self, permutation: Permutation, t: float | None = None) -> float:
+        """The mean loss over the examples, each batch at its own point or all at t."""
         target, mover = self.sides
         sides = (target, moved(self.losses.symmetry, permutation, mover))
         total, count = 0.0, 0
         for batch, at in zip(self.batches, self.points, strict=True):
-            total += len(batch.y) * float(self.losses.hard(sides, at, batch))
+            here = at if t is None else at._replace(t=np.float32(t))
+            total += len(batch.y) * float(self.losses.hard(sides, here, batch))
             count += len(batch.y)
         return total / count

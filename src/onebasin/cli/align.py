@@ -89,7 +89,7 @@ def _align(config: Align, outs: dict[Path, Path], opened: Opened) -> None:
     objective, symmetry = _objective(config, opened), opened.symmetry
     loaded = dict(zip(opened.paths, opened.posteriors, strict=True))
     if config.to is None:
-        whole, moved = _jointly(config, symmetry, loaded)
+        whole, moved = _jointly(config, objective, symmetry, loaded)
     else:
         whole, moved = {"to": str(config.to)}, list(_to_one(config, objective, symmetry, loaded))
     reports = [
@@ -134,7 +134,7 @@ def _check_options(config: Align) -> None:
             raise ValueError(
                 f"{name} uses no data; drop --data and --root, or take --objective correlations"
             )
-    elif config.to is None:
+    elif config.to is None and config.objective != "path-loss":
         raise ValueError(f"{name} is for one target; name it with --to")
     elif config.data is None:
         does = "learns" if config.objective == "path-loss" else "compares units"
@@ -248,8 +248,13 @@ def _to_one(
 
 
 def _jointly(
-    config: Align, symmetry: "Symmetry", loaded: "Mapping[Path, Posterior]"
+    config: Align,
+    objective: "ObjectiveLike | PathLoss",
+    symmetry: "Symmetry",
+    loaded: "Mapping[Path, Posterior]",
 ) -> tuple[dict[str, Any], list[Moved]]:
+    import jax
+
     from onebasin.alignment import align_many
     from onebasin.posterior import Samples
     from onebasin.symmetry import transpositions
@@ -258,8 +263,9 @@ def _jointly(
     found = align_many(
         members[0] if isinstance(members[0], Samples) and len(members) == 1 else members,
         symmetry=symmetry,
-        objective=cast(WeightObjective, config.objective),  # one on data was refused before
+        objective=objective,
         max_sweeps=config.max_sweeps,
+        key=jax.random.key(config.seed),
     )
     whole = {
         "trace": list(found.trace),

@@ -5,16 +5,18 @@ and by W2, aligned and repaired, and on request aligned by correlations of activ
 mixture; and between two MAP networks, the baseline.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from onebasin.choices import SplitName
-from onebasin.experiments import presets
+from onebasin.experiments import learned_barriers, presets
 from onebasin.experiments.claims import Claim, Requirement, judge
 from onebasin.experiments.common_stages import POSTERIOR, Align, Measure, aligned, fits, measured
 from onebasin.experiments.curves import Curve, barrier_table, brief, profile_picture
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan
+from onebasin.experiments.learned_barriers import Learn, LearnedPart
+from onebasin.experiments.pairs import Pair, Sizes
 from onebasin.experiments.setting import Setting
 from onebasin.experiments.stage import Stage
 from onebasin.inference.methods import MAP, VI
@@ -63,6 +65,7 @@ class Part:
     """Number of fits in one program; 0 for each in its own."""
 
 
+NARROW = presets.TOY_PAIR.at(width=32)
 TOY = (
     Part(
         "digits-mlp",
@@ -75,9 +78,50 @@ TOY = (
         correlations=True,
         together=presets.TOGETHER,
     ),
+    LearnedPart(
+        "digits-mlp-learned",
+        presets.TOY_PAIR,
+        Learn(presets.TOY, steps=20, exchanges=10, judged=300),
+        largest_share=0.2,
+    ),
+    LearnedPart(
+        "digits-narrow-mlp-learned",
+        NARROW,
+        Learn(NARROW.setting, steps=20, exchanges=10, judged=300),
+        largest_share=0.5,
+    ),
 )
 FINE = Resolution(9, 128, 32, train_examples=5000)
 MNIST = Part("mnist-mlp", presets.MNIST, presets.CPU_VI, presets.CPU_MAP, 0.98, resolution=FINE)
+# The published temperature and priors. An epoch takes four times as long at twice the width.
+WARM_MLP = Pair(presets.CIFAR10, presets.WARM_MLP_VI, 0.4, Sizes(5, 32))
+RESNET = Pair(presets.CIFAR10_RESNET, presets.WARM_RESNET_VI, 0.6, Sizes(3, 16, 1000))
+WIDER = replace(
+    RESNET.at(width=32), vi=replace(RESNET.vi, epochs=2), sizes=Sizes(3, 8, 500), accuracy=0.5
+)
+WIDEST = replace(
+    RESNET.at(width=64), vi=replace(RESNET.vi, epochs=1), sizes=Sizes(3, 8, 250), accuracy=0.4
+)
+AT_ONE = partial(
+    LearnedPart,
+    repair_examples=presets.RESNET_REPAIR,
+    source="Rossi et al. 2023",
+    published="nearly zero barrier after alignment",
+    figure=f"{FIGURE}, ResNet20",
+)
+WARM = (
+    LearnedPart(
+        "cifar10-mlp-warm",
+        WARM_MLP,
+        Learn(WARM_MLP.setting),
+        source="Rossi et al. 2023",
+        published="zero barrier after alignment",
+        figure=f"{FIGURE}, MLPs",
+    ),
+    AT_ONE("cifar10-resnet20-warm", RESNET, Learn(RESNET.setting, 400, 200)),
+    AT_ONE("cifar10-resnet20-32-warm", WIDER, Learn(WIDER.setting, 200, 100, judged=500)),
+    AT_ONE("cifar10-resnet20-64-warm", WIDEST, Learn(WIDEST.setting, 100, 50, judged=200)),
+)
 CPU = (
     MNIST,
     replace(
@@ -114,6 +158,7 @@ CPU = (
         figure=f"{FIGURE}, ResNet20",
         together=2,
     ),
+    *WARM,
 )
 AS_MNIST = (presets.PAPER_VI_MNIST, presets.PAPER_MAP)
 AS_CIFAR = (presets.PAPER_VI_CIFAR, presets.PAPER_MAP)
@@ -130,8 +175,10 @@ PAPER = (
 )
 
 
-def plan(config: tuple[Part, ...]) -> dict[str, Plan]:
-    return {part.name: _plan(part) for part in config}
+def plan(config: Sequence[Part | LearnedPart]) -> dict[str, Plan]:
+    return {
+        part.name: part.plan() if isinstance(part, LearnedPart) else _plan(part) for part in config
+    }
 
 
 def _plan(part: Part) -> dict[str, Stage]:
@@ -182,9 +229,9 @@ def curves_of(done: Outcomes, split: SplitName) -> dict[str, Curve]:
     return {name: Curve(summary) for name, summary in found.items()}
 
 
-def conclude(config: tuple[Part, ...], outcomes: Mapping[str, Outcomes]) -> Findings:
+def conclude(config: Sequence[Part | LearnedPart], outcomes: Mapping[str, Outcomes]) -> Findings:
     found = Findings()
-    for part in (p for p in config if p.name in outcomes):
+    for part in (p for p in config if isinstance(p, Part) and p.name in outcomes):
         # The curve with the most draws; a permutation does not change a predictive. Its accuracy
         # on test data says whether the fits are good, also for the curves on training data.
         ends = curves_of(outcomes[part.name], "test")["aligned, w2"]
@@ -198,7 +245,8 @@ def conclude(config: tuple[Part, ...], outcomes: Mapping[str, Outcomes]) -> Find
                 [barrier_table(title, curves, _sizes(split, curves))],
                 [profile_picture(f"{part.name}-{split}", title, gaussians)],
             )
-    return found
+    learned = [part for part in config if isinstance(part, LearnedPart)]
+    return found + learned_barriers.conclude(learned, outcomes)
 
 
 def _sizes(split: SplitName, curves: Mapping[str, Curve]) -> str:
@@ -316,5 +364,9 @@ def _left(before: Curve, after: Curve) -> str:
 
 PRESETS = {"toy": TOY, "cpu": CPU, "paper": PAPER}
 EXPERIMENT = Experiment(
-    "barriers", PRESETS, plan, conclude, optional={"cpu": ("cifar10-resnet20",)}
+    "barriers",
+    PRESETS,
+    plan,
+    conclude,
+    optional={"cpu": ("cifar10-resnet20", *(part.name for part in WARM))},
 )

@@ -4,7 +4,7 @@ Each variant aligns q1 to q0 in its own way; all barriers are measured with the 
 with a wider network shows the effect of width alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any
 
 from onebasin.alignment import align_many
 from onebasin.choices import WeightObjective
-from onebasin.experiments import presets
+from onebasin.experiments import learned_barriers, presets
 from onebasin.experiments.claims import Claim, judge
 from onebasin.experiments.common_stages import POSTERIOR, Align, aligned, load_inputs, measured
 from onebasin.experiments.curves import Curve, barrier_table, brief, profile_picture
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan
+from onebasin.experiments.learned_barriers import Learn, LearnedPart
 from onebasin.experiments.pairs import Pair, Sizes
 from onebasin.experiments.setting import Setting, problem, symmetry
 from onebasin.experiments.stage import Stage, Work, step
@@ -46,9 +47,16 @@ class Part:
     """Training images over which the units' statistics are restored."""
 
 
+NARROW = presets.TOY_PAIR.at(width=8)
 TOY = (
-    Part("narrow-mlp", presets.TOY_PAIR.at(width=8), none=0.05, largest_share=0.5, random_starts=2),
+    Part("narrow-mlp", NARROW, none=0.05, largest_share=0.5, random_starts=2),
     Part("wider-mlp", presets.TOY_PAIR, none=0.05, largest_share=0.5, searches=False, jointly=0),
+    LearnedPart(
+        "narrow-mlp-learned",
+        NARROW,
+        Learn(NARROW.setting, steps=20, exchanges=10, judged=300),
+        largest_share=0.8,
+    ),
 )
 MLP = Pair(presets.CIFAR100_COLD, presets.CPU_VI, 0.15, Sizes(5, 16, examples=5000))
 RESNET = Pair(
@@ -58,6 +66,13 @@ CPU = (
     Part("mlp", MLP, none=0.05),
     Part("wider-mlp", MLP.at(width=1024), none=0.05, searches=False, jointly=0),
     Part("resnet20", RESNET, none=0.1, jointly=0, repair_examples=presets.RESNET_REPAIR),
+    LearnedPart("mlp-learned", MLP, Learn(MLP.setting)),
+    LearnedPart(
+        "resnet20-learned",
+        RESNET,
+        Learn(RESNET.setting, 400, 200),
+        repair_examples=presets.RESNET_REPAIR,
+    ),
 )
 PAPER = (Part("resnet20", Pair(presets.CIFAR100_RESNET, presets.PAPER_VI_CIFAR, 0.5), none=0.1),)
 
@@ -101,8 +116,10 @@ def align_jointly(config: Jointly, inputs: dict[str, Path], work: Work) -> dict[
     return {"rounds": found.rounds, "converged": found.converged}
 
 
-def plan(config: tuple[Part, ...]) -> dict[str, Plan]:
-    return {part.name: _plan(part) for part in config}
+def plan(config: Sequence[Part | LearnedPart]) -> dict[str, Plan]:
+    return {
+        part.name: part.plan() if isinstance(part, LearnedPart) else _plan(part) for part in config
+    }
 
 
 def _plan(part: Part) -> dict[str, Stage]:
@@ -121,8 +138,8 @@ def _plan(part: Part) -> dict[str, Stage]:
     return stages
 
 
-def conclude(config: tuple[Part, ...], outcomes: Mapping[str, Outcomes]) -> Findings:
-    parts = [part for part in config if part.name in outcomes]
+def conclude(config: Sequence[Part | LearnedPart], outcomes: Mapping[str, Outcomes]) -> Findings:
+    parts = [part for part in config if isinstance(part, Part) and part.name in outcomes]
     curves = {part.name: _curves(part, outcomes[part.name]) for part in parts}
     found = Findings()
     for part in parts:
@@ -139,7 +156,8 @@ def conclude(config: tuple[Part, ...], outcomes: Mapping[str, Outcomes]) -> Find
         if narrow.pair.setting.width < wide.pair.setting.width
         and narrow.pair.setting == wide.pair.at(width=narrow.pair.setting.width).setting
     ]
-    return found + Findings(wider)
+    learned = [part for part in config if isinstance(part, LearnedPart)]
+    return found + Findings(wider) + learned_barriers.conclude(learned, outcomes)
 
 
 def _curves(part: Part, done: Outcomes) -> dict[str, Curve]:
@@ -209,4 +227,10 @@ def _wider(narrow: Pair, wide: Pair, few: Mapping[str, Curve], many: Mapping[str
 
 
 PRESETS = {"toy": TOY, "cpu": CPU, "paper": PAPER}
-EXPERIMENT = Experiment("cifar100", PRESETS, plan, conclude, optional={"cpu": ("resnet20",)})
+EXPERIMENT = Experiment(
+    "cifar100",
+    PRESETS,
+    plan,
+    conclude,
+    optional={"cpu": ("resnet20", "mlp-learned", "resnet20-learned")},
+)

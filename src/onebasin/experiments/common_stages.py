@@ -10,6 +10,7 @@ import jax
 from onebasin.alignment import align
 from onebasin.alignment.activations import objective_on
 from onebasin.alignment.frank_wolfe import FrankWolfe
+from onebasin.alignment.sites import Which
 from onebasin.choices import ObjectiveName, SplitName
 from onebasin.data import Split
 from onebasin.evaluation.profiles import profile
@@ -166,11 +167,23 @@ class Align:
         return f"{', '.join(extras)}, {self.setting.title}"
 
 
+@dataclass(frozen=True)
+class AlignAtSites(Align):
+    """The same with units compared at other sites than after the nonlinearity alone.
+
+    A class of its own, since `Align` as it is identifies the stages of committed records.
+    """
+
+    sites: Which | None = None
+    """None for those that the objective prefers."""
+
+
 @step(version=1, seconds=lambda config: 2.0 + 20 * config.search + 2 * config.random_starts)
 def align_posterior(config: Align, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     task, sym = problem(config.setting), symmetry(config.setting)
     q0, q1 = load_inputs(config.setting, inputs).values()
     images = task.x[: config.examples]
+    sites = config.sites if isinstance(config, AlignAtSites) else "after"
     starts: list[Any] = ["auto", *["random"] * config.random_starts]
     if config.activation_start:
         starts.append(objective_on("activations", task.apply, images))
@@ -178,8 +191,7 @@ def align_posterior(config: Align, inputs: dict[str, Path], work: Work) -> dict[
         q1,
         to=q0,
         symmetry=sym,
-        # As in the committed records: units after the nonlinearity alone.
-        objective=objective_on(config.objective, task.apply, images, sites="after"),
+        objective=objective_on(config.objective, task.apply, images, sites=sites),
         starts=starts,
         search=FrankWolfe() if config.search else None,
         key=jax.random.key(config.seed),
