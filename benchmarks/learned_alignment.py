@@ -33,7 +33,7 @@ from onebasin.data import Dataset, load_dataset
 from onebasin.evaluation.profiles import Profile, profile
 from onebasin.networks.described import DescribedNetwork
 from onebasin.paths import geodesic, keep_norms, repair
-from onebasin.posterior import Posterior, load, read_header, save
+from onebasin.posterior import Posterior, load, read_header
 from onebasin.problem import Problem
 from onebasin.symmetry import Symmetry, find_symmetry
 
@@ -55,7 +55,8 @@ def task_of(name: str, cache: Path) -> Task:
     network, _, runs = name.partition(":")
     first, second = (int(run) for run in (runs or "0-1").split("-"))
     pair = make_pair(network, cache, (first, second))
-    return Task(*pair.posteriors, problem_of(network), pair.symmetry)
+    q0, q1 = pair.posteriors
+    return Task(q0, q1, problem_of(network), pair.symmetry)
 
 
 def task_of_files(files: list[Path], data: Any) -> Task:
