@@ -139,7 +139,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", default="cifar10", help="the data set of --files")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--again", action="store_true", help="measure rows that are recorded")
     arguments = parser.parse_args()
     if arguments.files is None and arguments.cache is None:

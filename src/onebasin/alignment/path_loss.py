@@ -34,6 +34,7 @@ from onebasin.symmetry.action import move_tree
 from onebasin.trees import PyTree, add_axis, num_parameters, take_entry
 
 FLAT = 1e-4  # nats
+JUDGED_AT_ONCE = 100  # examples that are judged at one point of the path, with one draw
 
 Relaxation: TypeAlias = Literal["soft", "straight-through"]
 
@@ -88,13 +89,13 @@ class PathLoss:
     network: NetworkLike
     data: TrainingData | None = None
     likelihood: LikelihoodLike | None = None
-    steps: int = 300
-    batch_size: int = 100
+    steps: int = 600
+    batch_size: int = 200
     judged: int = 500
     learning_rate: float = 0.01
     temperatures: tuple[float, float] = (0.1, 0.01)
     relaxation: Relaxation = "soft"
-    exchanges: int = 200
+    exchanges: int = 600
     span: tuple[float, float] = (0.4, 0.6)
     keep_norms: bool = False
     time_limit: float | None = None
@@ -321,7 +322,7 @@ class Judge:
         rng: np.random.Generator,
     ) -> "Judge":
         """A judge who sees every example once, each batch at its own point of the path."""
-        count = -(-len(data.x) // objective.batch_size)
+        count = -(-len(data.x) // min(objective.batch_size, JUDGED_AT_ONCE))
         edges = np.linspace(0, len(data.x), count + 1).astype(int)
         batches = [
             Batch(jnp.asarray(data.x[a:b]), jnp.asarray(data.y[a:b])) for a, b in pairwise(edges)

@@ -52,7 +52,7 @@ class Align(shared.SeededOptions, shared.NetworkOptions, shared.OverwriteOption)
     learned."""
     examples: int | None = None
     """Number of these training examples; by default 1,000, and all of them for path-loss."""
-    steps: int = 300
+    steps: int = 600
     """Gradient steps of path-loss."""
     keep_norms: bool = False
     """With path-loss, learn on the path on which units before a normalisation keep the norm of

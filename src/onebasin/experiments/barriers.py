@@ -100,7 +100,7 @@ WIDER = replace(
     RESNET.at(width=32), vi=replace(RESNET.vi, epochs=2), sizes=Sizes(3, 8, 500), accuracy=0.5
 )
 WIDEST = replace(
-    RESNET.at(width=64), vi=replace(RESNET.vi, epochs=1), sizes=Sizes(3, 8, 250), accuracy=0.4
+    RESNET.at(width=64), vi=replace(RESNET.vi, epochs=1), sizes=Sizes(3, 8, 200), accuracy=0.4
 )
 AT_ONE = partial(
     LearnedPart,
@@ -118,9 +118,9 @@ WARM = (
         published="zero barrier after alignment",
         figure=f"{FIGURE}, MLPs",
     ),
-    AT_ONE("cifar10-resnet20-warm", RESNET, Learn(RESNET.setting, 400, 200)),
-    AT_ONE("cifar10-resnet20-32-warm", WIDER, Learn(WIDER.setting, 200, 100, judged=500)),
-    AT_ONE("cifar10-resnet20-64-warm", WIDEST, Learn(WIDEST.setting, 100, 50, judged=200)),
+    AT_ONE("cifar10-resnet20-warm", RESNET, Learn(RESNET.setting, 300, 200)),
+    AT_ONE("cifar10-resnet20-32-warm", WIDER, Learn(WIDER.setting, 150, 100, judged=500)),
+    AT_ONE("cifar10-resnet20-64-warm", WIDEST, Learn(WIDEST.setting, 50, 40, judged=200)),
 )
 CPU = (
     MNIST,

@@ -44,8 +44,8 @@ class Learn:
 
     setting: Setting
     steps: int = 600
-    exchanges: int = 300
-    batch_size: int = 100
+    exchanges: int = 400
+    batch_size: int = 200
     judged: int = 1000
     """Training images on which permutations are judged, and which are not learned from."""
     seed: int = 0
