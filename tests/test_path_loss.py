@@ -19,7 +19,7 @@ from alignment_cases import (
     relu_mlp,
     same_tree,
 )
-from onebasin.alignment.doubly_stochastic import soften
+from onebasin.alignment.doubly_stochastic import log_soften_all, soften
 from onebasin.alignment.learning import exchanged, project, promising
 from onebasin.alignment.norms import ScaleFree
 from onebasin.alignment.path_loss import (
@@ -74,6 +74,15 @@ class TestSoften:
                 step = 1e-5 * jnp.zeros((4, 4)).at[i, j].set(1.0)
                 change = (loss(scores + step) - loss(scores - step)) / 2e-5
                 assert slope[i, j] == pytest.approx(float(change), abs=1e-8)
+
+    def test_matrices_of_several_sizes_are_softened_one_by_one(self, x64):
+        rng = np.random.default_rng(3)
+        sizes = {"a": 3, "b": 4, "c": 3}
+        scores = {name: jnp.asarray(rng.normal(size=(n, n))) for name, n in sizes.items()}
+        found = log_soften_all(scores)
+        assert found.keys() == scores.keys()
+        for name, matrix in scores.items():
+            np.testing.assert_allclose(np.exp(found[name]), soften(matrix), rtol=1e-12)
 
     def test_scores_of_any_size_are_finite(self):
         soft = soften(jnp.asarray([[1e5, -1e5], [0.0, 3e4]]))

@@ -21,7 +21,7 @@ import numpy as np
 import optax
 
 from onebasin.alignment.assignment import solve
-from onebasin.alignment.doubly_stochastic import log_soften
+from onebasin.alignment.doubly_stochastic import log_soften_all
 from onebasin.alignment.path_loss import (
     Batch,
     PathLoss,
@@ -39,6 +39,7 @@ Judging: TypeAlias = Callable[[Permutation], float]
 EVERY = 10  # steps between two projections
 TOGETHER = 32  # exchanges tried at once at first
 BONUS = 0.3  # added to the scores of a start that the scores themselves do not give
+PATIENCE = 3  # rounds without an exchange that helps
 SLOPES = 4  # batches that ∂loss/∂P is averaged over
 
 
@@ -130,10 +131,12 @@ class Learner:
     ) -> tuple[Any, Any, Any]:
         def loss(scores: Any) -> tuple[jax.Array, Any]:
             # The potentials of the last step make few iterations enough.
-            logs = {
-                name: log_soften((s + jax.lax.stop_gradient(potentials[name])) / temperature)
-                for name, s in scores.items()
-            }
+            logs = log_soften_all(
+                {
+                    name: (s + jax.lax.stop_gradient(potentials[name])) / temperature
+                    for name, s in scores.items()
+                }
+            )
             soft = {name: jnp.exp(log) for name, log in logs.items()}
             if projected is not None:  # its value, with the gradient of the soft matrix
                 soft = {
@@ -195,14 +198,16 @@ class Learner:
             parts = [try_all(part) for part in (exchanges[:half], exchanges[half:])]
             return any(parts)
 
-        while best.trials < objective.exchanges and not _late(objective, best):
+        failures = 0  # in a row; slopes on other batches rank other exchanges
+        while failures < PATIENCE and best.trials < objective.exchanges:
+            if _late(objective, best):
+                break
             matrices = matrices_of(best.permutation)
             slopes: dict[str, np.ndarray] = {}
             for _, (sides, at, batch) in zip(range(SLOPES), examples, strict=False):
                 for name, value in self._slope(matrices, sides, at, batch).items():
                     slopes[name] = slopes.get(name, 0.0) + np.asarray(value, np.float64) / SLOPES
-            if not try_all(promising(best.permutation, slopes)):
-                break  # no exchange alone helps
+            failures = 0 if try_all(promising(best.permutation, slopes)) else failures + 1
 
 
 def exchanged(permutation: Permutation, exchanges: Sequence[Exchange]) -> Permutation:
