@@ -199,6 +199,19 @@ def test_align_reports_as_json(files: Path, capsys: pytest.CaptureFixture[str]) 
     assert report["unchanged"] == ["1.num_batches_tracked", "positions"]
 
 
+def test_a_folder_is_aligned_again_into_the_same_folder(files: Path) -> None:
+    shards(files / "a", permuted(state_dict(), np.array([3, 0, 4, 1, 2])))
+    shards(files / "b", state_dict())
+    command = ["align", "a", "--to", "b", "--symmetry", "net.json", "--out", "moved"]
+    main(command)
+    (files / "moved" / "config.json").write_text("{")  # as a killed copy might leave it
+    with pytest.raises(SystemExit):
+        main(command)
+    main([*command, "--overwrite"])
+    assert (files / "moved" / "config.json").read_bytes() == (files / "a/config.json").read_bytes()
+    assert same(dict(read_checkpoint("moved").tensors), state_dict())
+
+
 def test_several_files_are_aligned_jointly(files: Path) -> None:
     main(["align", "a.safetensors", "b.safetensors", "--symmetry", "net.json", "--out", "moved"])
     moved = [load_file(f"moved/{name}.safetensors") for name in "ab"]

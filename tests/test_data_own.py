@@ -172,3 +172,53 @@ def test_the_shell_says_what_a_file_holds(tmp_path, capsys):
         cli.main(["data", str(path)])
     assert stop.value.code == 2
     assert capsys.readouterr().err.endswith("name the column to predict with --target\n")
+
+
+def test_words_after_thousands_of_numbers_make_a_column_of_words(tmp_path):
+    cells = [str(i) for i in range(2500)]
+    path = tmp_path / "t.csv"
+
+    def written(column):
+        path.write_text("x,y\n" + "".join(f"{i}.5,{cell}\n" for i, cell in enumerate(column)))
+        return path
+
+    whole = read_dataset(written(cells), target="y", likelihood="gaussian", standardise="none")
+    assert sorted([*whole.train.y, *whole.test.y]) == list(range(2500))
+    mixed = read_dataset(written([*cells[:2400], *100 * ["last"]]), target="y")
+    assert mixed.record is not None
+    assert mixed.record["labels"] == sorted([*cells[:2400], "last"])
+    late = read_dataset(written([*cells[:2400], *100 * ["0.25"]]), target="y", standardise="none")
+    assert sum(np.isclose([*late.train.y, *late.test.y], 0.25)) == 100
+    with pytest.raises(DataFileError, match="has no value in row 2401"):
+        read_dataset(written([*cells[:2400], *100 * ["nan"]]), target="y")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e60])
+def test_numbers_that_are_not_finite_are_refused(tmp_path, bad):
+    x, y = np.ones((10, 3)), np.arange(10.0)
+    for name in ("x", "y"):
+        arrays = {"x": x.copy(), "y": y.copy()}
+        arrays[name].flat[5] = bad
+        np.savez(tmp_path / "d.npz", **arrays)
+        with pytest.raises(DataFileError, match=r"d\.npz holds NaN, infinity, or numbers too"):
+            read_dataset(tmp_path / "d.npz")
+    if not np.isnan(bad):
+        lines = "".join(f"{i},{bad if i == 5 else i}\n" for i in range(10))
+        (tmp_path / "d.csv").write_text("a,y\n" + lines)
+        with pytest.raises(DataFileError, match=r"d\.csv holds NaN, infinity, or numbers too"):
+            read_dataset(tmp_path / "d.csv", target="y")
+
+
+def test_an_archive_that_promises_more_than_it_holds_is_refused(tmp_path):
+    path = tmp_path / "d.npz"
+    np.savez(path, x=np.ones((12, 3), np.float32), y=np.arange(12))
+    whole = path.read_bytes()
+    for shape in (b"(11, 3)", b"(99, 3)", b"(9999999999, 3)"):
+        header = b"(12, 3), }" + b" " * 30
+        assert header in whole
+        path.write_bytes(whole.replace(header, (shape + b", }").ljust(len(header))))
+        with pytest.raises(DataFileError, match=r"d\.npz is not a whole \.npz"):
+            read_dataset(path)
+    np.savez(path, x=np.array([{}], object), y=np.arange(1))
+    with pytest.raises(DataFileError, match="could run code"):
+        read_dataset(path)

@@ -116,6 +116,16 @@ def test_mistakes_are_refused(options: dict, message: str) -> None:
         ob.merge(arguments.pop("members"), symmetry=SYMMETRY, **arguments)
 
 
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None:
+    broken = weights()
+    broken["out.weight"][1, 2] = np.inf
+    paths = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    for path, tensors in zip(paths, (weights(), broken), strict=True):
+        save_file(tensors, path)
+    with pytest.raises(ValueError, match=r"b\.safetensors holds NaN or infinity in 'out\.weight'"):
+        ob.merge(paths, symmetry=SYMMETRY)
+
+
 def test_the_command_writes_a_file_like_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,6 +78,14 @@ def test_a_store_of_another_version_is_refused(tmp_path):
         opened(tmp_path / "a", url)
 
 
+def test_a_damaged_store_is_refused(tmp_path):
+    kept = Store(f"memory://{tmp_path.name}")
+    for content in (b"{", b"[1]"):
+        kept.files.pipe_file(f"{kept.root}/run.json", content)
+        with pytest.raises(ValueError, match="is damaged; name another store"):
+            kept.made_with()
+
+
 @pytest.mark.parametrize("url", ["nowhere://bucket", "http2://x"])
 def test_a_url_of_no_known_kind_is_refused(url):
     with pytest.raises(ValueError, match=f"--store {url} cannot be opened"):

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import onebasin as ob
 from onebasin.cli import main as cli
 from onebasin.posterior import MeanField, save
 
@@ -31,6 +33,17 @@ def test_whole_files(posterior, capsys):
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"{posterior}: posterior, whole (MeanField with 1 leaves)"
     assert second.startswith(f"{RECORD}: record, whole")
+
+
+def test_a_symmetry_is_known_and_a_wrong_one_refused(tmp_path, capsys):
+    leaves = {"w1": np.ones((2, 3)), "w2": np.ones((3, 1))}
+    symmetry = ob.Symmetry.by_hand(leaves, {"hidden": [("w1", 1), ("w2", 0)]})
+    path = symmetry.save(tmp_path / "net.json")
+    cli.main(["verify", str(path)])
+    assert capsys.readouterr().out == f"{path}: symmetry, whole (1 groups, 2 leaves)\n"
+    path.write_text(path.read_text().replace('["hidden", 1]', '["other", 1]'))
+    assert verify(path) == 2
+    assert "symmetry, DAMAGED" in capsys.readouterr().out
 
 
 def test_a_changed_number_is_found(posterior, capsys):

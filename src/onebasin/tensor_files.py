@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 
 from onebasin.atomic import write_atomically
 from onebasin.checksums import DIGITS, Checksum, checksum
+from onebasin.regular_files import check_regular
 from onebasin.trees import blocks, first_non_finite
 
 Pathlike: TypeAlias = str | os.PathLike[str]
@@ -244,8 +245,7 @@ def read_tensor_header(path: Pathlike) -> TensorHeader:
         raise TensorFileError(f"{path} is a folder; name a file")
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}; check the name")
-    if not path.is_file():
-        raise TensorFileError(f"{path} is not a regular file; name a file on disk")
+    check_regular(path, TensorFileError)
     with _opened(path) as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         entries = {n: (str(s.get_dtype()), tuple(s.get_shape())) for n, s in slices.items()}

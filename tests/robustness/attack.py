@@ -1,20 +1,26 @@
 """The long attack: `make attack` runs all of it and writes results/robustness.json.
 
-Every part is done in portions, each with a seed of its own, and the record is written after every
-portion. A run that was interrupted goes on where it ended, as long as the code it attacks is the
-same; otherwise a part begins again. The record names the code by a digest.
+Every part is done in portions, each with a seed and a process of its own, as many at once as there
+are cores. The record is written after every portion. A run that was interrupted goes on with the
+portions that are missing, as long as the code it attacks and its own are the same; otherwise a part
+begins again. The record names the code by a digest.
 """
 
 import argparse
 import hashlib
 import importlib
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from large_files import KINDS
 
 import onebasin
 
@@ -33,20 +39,21 @@ class Part:
 
 
 PARTS = {
-    "kills": Part("killer", 200, 10),
+    "kills": Part("killer", 200, 5),
     "networks": Part("random_networks", 5_000, 10),
     "files": Part("file_fuzzer", 20_000, 20),
     "command lines": Part("command_lines", 1_000, 10),
     "odd numbers": Part("odd_numbers", 5_000, 10),
+    "large files": Part("large_files", len(KINDS), 1),
 }
 
 
 def code_digest() -> str:
-    """A digest of the package that is attacked."""
-    source = Path(onebasin.__file__).parent
+    """A digest of the package that is attacked, and of what attacks it."""
     whole = hashlib.sha256()
-    for path in sorted(p for p in source.rglob("*") if p.suffix in (".py", ".pyi", ".html")):
-        whole.update(str(path.relative_to(source)).encode() + b"\0" + path.read_bytes())
+    for source in (Path(onebasin.__file__).parent, Path(__file__).parent):
+        for path in sorted(p for p in source.rglob("*") if p.suffix in (".py", ".pyi", ".html")):
+            whole.update(str(path.relative_to(source)).encode() + b"\0" + path.read_bytes())
     return whole.hexdigest()[:16]
 
 
@@ -65,8 +72,8 @@ def read(record: Path) -> dict[str, Any]:
     return json.loads(record.read_text()) if record.exists() else {}
 
 
-def run_portion(part: Part, portion: int, seed: int, share: float) -> dict[str, Any]:
-    """Try one portion; what came of it, with its defects as texts."""
+def portion_here(part: Part, portion: int, seed: int, share: float) -> dict[str, Any]:
+    """Try one portion in this process; what came of it, with its defects as texts."""
     first, last = (round(share * part.tries * at / part.portions) for at in (portion, portion + 1))
     attack = importlib.import_module(part.module).attack
     began = time.monotonic()
@@ -78,27 +85,67 @@ def run_portion(part: Part, portion: int, seed: int, share: float) -> dict[str, 
     return found | ({"first defects": texts[:SHOWN]} if texts else {})
 
 
+def portion_apart(name: str, portion: int, seed: int, share: float, shared: str) -> dict[str, Any]:
+    """The same in a process of its own; one that dies is a defect."""
+    words = ["--only", name, "--seed", str(seed), "--share", str(share), "--portion", str(portion)]
+    environment = {**os.environ, "KILLER_WORKERS": "1", "KILLER_COMPILED": shared}
+    done = subprocess.run(
+        [sys.executable, __file__, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    told = f"portion {portion} ended with {done.returncode}: {done.stderr[-500:]}"
+    return {"defects": 1, "first defects": [told]}
+
+
+def run(parts: list[str], seed: int, share: float, record: Path, workers: int) -> None:
+    """Run the portions that the record lacks."""
+    asked = {"code": code_digest(), "seed": seed, "share": share}
+    known = {}
+    for name in parts:
+        known[name] = read(record).get(name, {})
+        if {key: known[name].get(key) for key in asked} != asked:
+            known[name] = {**asked, "portions": PARTS[name].portions, "portions done": []}
+    with tempfile.TemporaryDirectory() as shared, ThreadPoolExecutor(workers) as pool:
+        under_way = {
+            pool.submit(portion_apart, name, portion, seed, share, shared): (name, portion)
+            for name in parts
+            for portion in range(PARTS[name].portions)
+            if portion not in known[name]["portions done"]
+        }
+        try:
+            for future in as_completed(under_way):
+                name, portion = under_way[future]
+                more = future.result()
+                known[name] = merged(known[name], more | {"portions done": [portion]})
+                found = read(record) | {name: known[name]}
+                record.write_text(json.dumps(found, indent=1) + "\n")
+                sys.stdout.write(f"{name}, portion {portion}: {json.dumps(more)}\n")
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--share", type=float, default=1.0, help="of the full number of tries")
     parser.add_argument("--only", choices=PARTS, action="append", help="run only these parts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RECORD)
-    arguments = parser.parse_args()
-    asked = {"code": code_digest(), "seed": arguments.seed, "share": arguments.share}
-    for name in arguments.only or PARTS:
-        part, known = PARTS[name], read(arguments.out).get(name, {})
-        if {key: known.get(key) for key in asked} != asked:
-            known = {**asked, "portions done": 0, "portions": part.portions}
-        for portion in range(known["portions done"], part.portions):
-            more = run_portion(part, portion, arguments.seed, arguments.share)
-            known = merged(known, more | {"portions done": 1})
-            # Read again: other parts may be under way in other processes.
-            found = read(arguments.out) | {name: known}
-            arguments.out.write_text(json.dumps(found, indent=1) + "\n")
-            sys.stdout.write(f"{name}, {portion + 1} of {part.portions}: {json.dumps(more)}\n")
-            sys.stdout.flush()
-    sys.exit(1 if any(part["defects"] for part in read(arguments.out).values()) else 0)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="at once")
+    parser.add_argument("--portion", type=int, help="run one portion of one part, and print it")
+    given = parser.parse_args()
+    if given.portion is not None:
+        found = portion_here(PARTS[given.only[0]], given.portion, given.seed, given.share)
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    run(given.only or list(PARTS), given.seed, given.share, given.out, given.workers)
+    sys.exit(1 if any(part["defects"] for part in read(given.out).values()) else 0)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,14 @@ from typing import Any
 
 import numpy as np
 from safetensors import safe_open
+from safetensors.numpy import save_file
+
+import onebasin as ob
 
 SCRIPT = Path(__file__).with_name("killed_command.py")
+CACHE = "KILLER_COMPILED"  # names a folder for compiled programs that several killers share
 LIMIT = 1800  # seconds for a command: a busy machine slows it down a hundredfold
-WORKERS = min(2, os.cpu_count() or 1)
+WORKERS = int(os.environ.get("KILLER_WORKERS", min(2, os.cpu_count() or 1)))
 MOST_KILLS = 3  # before a command is left alone
 TIMED = 0.25  # the share of kills at random moments instead of operations
 FIT = "--limit 50 --width 4 --depth 1 --progress silent --checkpoint-interval 0 --history h.jsonl"
@@ -38,6 +42,34 @@ class Command:
     again: str = ""
     needs: tuple[str, ...] = ()
     chunk: int | None = None
+    prepare: Callable[[Path], None] | None = None
+    """Writes further files that the command reads."""
+
+
+def _write_state_dicts(folder: Path) -> None:
+    """Two state_dicts as they come from PyTorch, as files and as folders of Hugging Face."""
+    rng = np.random.default_rng(0)
+    shapes = {"fc1.weight": (6, 4), "fc1.bias": (6,), "fc2.weight": (3, 6), "steps": ()}
+    groups = {"hidden": [("fc1.weight", 0), ("fc1.bias", 0), ("fc2.weight", 1)]}
+    params = {name: np.ones(shape) for name, shape in shapes.items() if shape}
+    ob.Symmetry.by_hand(params, groups).save(folder / "net.json")
+    for name in ("a", "b"):
+        arrays = {n: rng.normal(size=shape).astype(np.float32) for n, shape in shapes.items()}
+        save_file(arrays, folder / f"{name}.safetensors")
+        hub = folder / name
+        hub.mkdir()
+        (hub / "config.json").write_text('{"kind": "mlp"}')
+        shards = {f"model-{i}.safetensors": dict(list(arrays.items())[i::2]) for i in range(2)}
+        for file, own in shards.items():
+            save_file(own, hub / file)
+        index = {"weight_map": {n: file for file, own in shards.items() for n in own}}
+        (hub / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def _write_grid(folder: Path) -> None:
+    grid = "fit: {method: map, width: [4, 5], depth: 1, epochs: 1, limit: 50}\n"
+    barrier = "barrier: {points: 3, num-samples: 1, examples: 20}\n"
+    (folder / "grid.yaml").write_text(grid + barrier)
 
 
 COMMANDS = {
@@ -61,6 +93,42 @@ COMMANDS = {
     ),
     "reproduce": Command("reproduce width --parts width-8 --preset toy --out run --quiet"),
     "report": Command("report run --out page.html", "--overwrite", ("reproduce",)),
+    "fit laplace": Command(
+        f"fit laplace {FIT} --mode-epochs 1 --rank 2 --out laplace.safetensors", "--resume", chunk=2
+    ),
+    "fit swag": Command(
+        f"fit swag {FIT} --epochs 3 --batch-size 10 --rank 2 --start 0.3 --out swag.safetensors",
+        "--resume",
+        chunk=4,
+    ),
+    "fit ivon": Command(
+        f"fit ivon {FIT} --epochs 3 --batch-size 10 --out ivon.safetensors", "--resume", chunk=4
+    ),
+    "fit mclmc": Command(
+        f"fit mclmc {FIT} --draws 6 --warmup 8 --thin 2 --chains 2 --out mclmc.safetensors",
+        "--resume",
+        chunk=5,
+    ),
+    "fit sgld": Command(
+        f"fit sgld {FIT} --draws 4 --warmup-epochs 1 --chains 2 --batch-size 10 "
+        "--out sgld.safetensors",
+        "--resume",
+        chunk=5,
+    ),
+    "prune": Command("prune vi-0.safetensors --out pruned.safetensors", "--overwrite", ("fit vi",)),
+    "merge": Command(
+        "merge a.safetensors b.safetensors --symmetry net.json --out merged.safetensors",
+        "--overwrite",
+        prepare=_write_state_dicts,
+    ),
+    "merge folders": Command(
+        "merge a b --symmetry net.json --out merged", "--overwrite", prepare=_write_state_dicts
+    ),
+    "align folders": Command(
+        "align b --to a --symmetry net.json --out moved", "--overwrite", prepare=_write_state_dicts
+    ),
+    "symmetry": Command("symmetry mlp --out symmetry.json", "--overwrite"),
+    "sweep": Command("sweep grid.yaml --out run --quiet", prepare=_write_grid),
 }
 
 
@@ -69,13 +137,14 @@ class Killer:
     """Runs commands in folders of their own."""
 
     folder: Path
+    names: tuple[str, ...]
 
     def __post_init__(self) -> None:
         self.operations: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
         # Those that need no files first.
         for others in (False, True):
-            names = [name for name, command in COMMANDS.items() if bool(command.needs) == others]
+            names = [name for name in self.names if bool(COMMANDS[name].needs) == others]
             with ThreadPoolExecutor(WORKERS) as pool:
                 list(pool.map(self._run_undisturbed, names))
 
@@ -94,6 +163,9 @@ class Killer:
         folder.mkdir()
         for need in COMMANDS[name].needs:
             shutil.copytree(self.folder / f"{need} whole", folder, dirs_exist_ok=True)
+        prepare = COMMANDS[name].prepare
+        if prepare is not None:
+            prepare(folder)
         return folder
 
     def run(
@@ -129,7 +201,7 @@ class Killer:
             "KILL_FOLDER": str(folder),
             "XLA_FLAGS": flags.strip(),
             # At this size compiling takes longer than running.
-            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
+            "JAX_COMPILATION_CACHE_DIR": os.environ.get(CACHE, str(self.folder / "compiled")),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
@@ -211,7 +283,7 @@ def _content(path: Path) -> Any:
     if path.suffix == ".safetensors":
         with safe_open(path, framework="numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            header = {k: v for k, v in file.metadata().items() if k not in OF_THE_RUN}
+            header = {k: v for k, v in (file.metadata() or {}).items() if k not in OF_THE_RUN}
         header = {k: _timeless(json.loads(v)) if v[:1] in "{[" else v for k, v in header.items()}
         return header, {k: (v.dtype, v.shape, np.asarray(v).tobytes()) for k, v in tensors.items()}
     return path.read_bytes()
@@ -223,22 +295,27 @@ def _timeless(value: Any) -> Any:
     return [_timeless(v) for v in value] if isinstance(value, list) else value
 
 
-def attack(folder: Path, kills: int, seed: int) -> dict[str, Any]:
+def attack(folder: Path, kills: int, seed: int, names: Sequence[str] = ()) -> dict[str, Any]:
     """Kill commands `kills` times; how many kills were tried and left nothing, and the defects.
 
-    Every command has its turn, and is killed one to `MOST_KILLS` times before it may end.
+    Every command has its turn, and is killed one to `MOST_KILLS` times before it may end. With
+    `names`, only these commands and those that they need are run.
     """
-    killer, chance = Killer(folder), random.Random(seed)
-    names = itertools.cycle(COMMANDS)
+    wanted = [name for name in COMMANDS if not names or name in names]
+    needed = {need for name in wanted for need in COMMANDS[name].needs}
+    killer = Killer(folder, tuple(n for n in COMMANDS if n in {*wanted, *needed}))
+    chance = random.Random(seed)
+    chance.shuffle(wanted)  # a short attack begins with other commands than the last one
+    turns = itertools.cycle(wanted)
     tried = clean = number = 0
     defects: list[str] = []
     with ThreadPoolExecutor(WORKERS) as pool:
         while tried < kills:
-            turns = []
+            trials = []
             for _ in range(WORKERS):
                 number += 1
-                turns.append((next(names), number, chance.randint(1, MOST_KILLS), seed))
-            for done, found in pool.map(lambda turn: killer.trial(*turn), turns):
+                trials.append((next(turns), number, chance.randint(1, MOST_KILLS), seed))
+            for done, found in pool.map(lambda trial: killer.trial(*trial), trials):
                 tried += done
                 clean += 0 if found else done
                 defects += found

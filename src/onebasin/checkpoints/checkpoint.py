@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from onebasin.atomic import write_atomically
 from onebasin.checkpoints.layout import Layout, layout_of, map_layout, read_layout, write_like
 from onebasin.checkpoints.pickled import read_pickled, write_pickled
 from onebasin.pytorch_tensors import import_torch, to_array
+from onebasin.regular_files import check_regular
 from onebasin.tensor_files import Pathlike, TensorFileError
 from onebasin.tensor_files import check_new as check_new_file
 
@@ -85,7 +87,8 @@ class Checkpoint:
         weights = {file.name for file in self.files}
         for other in sorted(self.path.iterdir()):
             if other.is_file() and other.name not in weights and other.suffix not in PICKLED:
-                shutil.copyfile(other, path / other.name)
+                copy = path / other.name
+                write_atomically(copy, lambda part, other=other: shutil.copyfile(other, part))
         for file, layout in self.files.items():
             moved = ((name, change(name)) for name in layout.in_order())
             write_like(path / file.name, layout, moved)
@@ -99,11 +102,11 @@ def read_checkpoint(path: Pathlike) -> Checkpoint:
       path: a `.safetensors` or `.pt` file, or a folder with `config.json` and `.safetensors` files.
         A `.pt` file that holds anything but tensors is refused: it could run code.
     """
-    path = Path(path)
+    path = check_regular(Path(path), TensorFileError, or_folder=True)
     if path.is_dir():
         return _read_folder(path)
     if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
+        raise FileNotFoundError(f"there is no file {path}; check the name")
     if path.suffix in PICKLED:
         tensors = read_pickled(path)
         return Checkpoint(path, {name: to_array(t) for name, t in tensors.items()}, {})
@@ -128,7 +131,7 @@ def is_checkpoint(path: Pathlike) -> bool:
 
 def _read_folder(path: Path) -> Checkpoint:
     """A folder of Hugging Face: one file of weights, or shards with an index."""
-    if (path / INDEX).is_file():
+    if check_regular(path / INDEX, TensorFileError).exists():
         try:
             index = json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"]
             shards = sorted(set(index.values()))

@@ -14,7 +14,7 @@ import numpy as np
 from onebasin.checkpoints.checkpoint import Checkpoint
 from onebasin.symmetry import Permutation, Symmetry
 from onebasin.symmetry.action import move_tree
-from onebasin.trees import first_difference
+from onebasin.trees import first_difference, first_non_finite
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class Entries:
                 raise ValueError(
                     f"{self.checkpoint.path} is not of the network of this symmetry: {difference}"
                 )
+        bad = first_non_finite(self.params)
+        if bad:
+            raise ValueError(
+                f"{self.checkpoint.path} holds NaN or infinity in '{bad}'; take another checkpoint"
+            )
 
     @property
     def params(self) -> dict[str, np.ndarray]:

@@ -6,6 +6,7 @@ tensors and plain containers.
 
 import pickle
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 
 from onebasin.atomic import write_atomically
 from onebasin.pytorch_tensors import import_torch, to_tensor
-from onebasin.tensor_files import TensorFileError
+from onebasin.regular_files import check_regular
+from onebasin.tensor_files import REPLACE, TensorFileError
 
 NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts keep it
 
@@ -22,6 +24,7 @@ NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts k
 def read_pickled(path: Path) -> dict[str, Any]:
     """The tensors of a state_dict, by name."""
     torch = import_torch()
+    _check_sums(check_regular(path, TensorFileError))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the protocol of the pickle
@@ -31,9 +34,8 @@ def read_pickled(path: Path) -> dict[str, Any]:
             f"{path} holds more than tensors, which could run code when it is loaded, so it was "
             "not; save module.state_dict() alone, best as safetensors"
         ) from None
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        told = " ".join(str(error).split())[:200]
-        raise TensorFileError(f"{path} is not a whole PyTorch file: {told}") from None
+    except Exception as error:  # of PyTorch, in many kinds
+        raise _not_whole(path, error) from None
     found = [held[name] for name in NESTED if isinstance(held, Mapping) and name in held]
     inner = found[0] if found and isinstance(found[0], Mapping) else held
     if not isinstance(inner, Mapping) or not inner:
@@ -44,6 +46,24 @@ def read_pickled(path: Path) -> dict[str, Any]:
                 f"{path} holds no plain state_dict: its entry {name!r} is a {type(value).__name__}"
             )
     return dict(inner)
+
+
+def _check_sums(path: Path) -> None:
+    """Compare the tensors with the checksums of the zip archive, which PyTorch does not look at."""
+    if not zipfile.is_zipfile(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except Exception as error:  # of zipfile, in many kinds
+        raise _not_whole(path, error) from None
+    if damaged is not None:
+        raise _not_whole(path, f"the checksum of {damaged} is another")
+
+
+def _not_whole(path: Path, error: object) -> TensorFileError:
+    told = " ".join(str(error).split())[:200]
+    return TensorFileError(f"{path} is not a whole PyTorch file: {told}; {REPLACE}")
 
 
 def write_pickled(path: Path, tensors: Mapping[str, np.ndarray], dtypes: Mapping[str, Any]) -> None:

@@ -170,7 +170,8 @@ def _objective(config: Align, opened: Opened) -> "ObjectiveLike | PathLoss":
 def _outputs(config: Align) -> dict[Path, Path]:
     """The file to write for each file read; refused before any work if it exists."""
     if len(config.files) == 1:
-        if config.out.is_dir():
+        # A folder in the form of Hugging Face gives a folder.
+        if config.out.is_dir() and not config.files[0].is_dir():
             raise ValueError(f"{config.out} is a folder; with one posterior --out is a file")
         outs = {config.files[0]: config.out}
     else:

@@ -20,7 +20,7 @@ class Verify(JsonOption):
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Posterior files, sparse files, checkpoints, or records of experiments."""
+    """Posterior files, sparse files, checkpoints, symmetries, or records."""
 
 
 COMMAND = Verify

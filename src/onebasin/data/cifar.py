@@ -60,7 +60,10 @@ def read_members(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
                     stream = tar.extractfile(member)
                     assert stream is not None  # it is a regular file
                     found[name] = stream.read()
-        # The archive is read to its end, where gzip keeps the checksum of all of it.
+            # An archive may end before its file does: gzip has the checksum of all at the end.
+            assert tar.fileobj is not None
+            while tar.fileobj.read(1 << 20):
+                pass
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DataFileError(
             f"{archive} is not a complete tar archive ({error}); download it again"

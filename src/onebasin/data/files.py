@@ -6,20 +6,34 @@ Of a table, all columns but the targets are features.
 
 import csv
 import hashlib
+import itertools
+import math
+import sys
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import IO
 
 import numpy as np
+from numpy.lib import format as npy
 
 from onebasin.data.dataset import DataFileError
+from onebasin.regular_files import check_regular
 
 TABLES = (".csv", ".parquet")
 SPLIT = ("x_train", "y_train", "x_test", "y_test")
 WHOLE = ("x", "y")
+SUFFIX = ".npy"
 NAMES_NEEDED = f"{', '.join(SPLIT)}, or {' and '.join(WHOLE)}"
+MOST_COMPRESSED = 1040  # times; DEFLATE reaches about 1032
+ROWS_AT_ONCE = 1000  # of a CSV, kept as text
+LONGEST_LABEL = 200  # characters
+# What readers of zip archives and of .npy raise for damaged ones.
+_DAMAGED = (ValueError, EOFError, KeyError, TypeError, OverflowError, NotImplementedError)
+_DAMAGED += (OSError, SyntaxError, TokenError, RuntimeError, zipfile.BadZipFile, zlib.error)
 MISSING = ("", "na", "nan", "null", "none", "?")  # cells of a table without a value
 
 
@@ -48,6 +62,7 @@ def read_arrays(path: Path, *, target: Sequence[str] = (), drop: Sequence[str] =
         raise DataFileError(
             f"{path} is not a data file; give .npz, .csv, .parquet or a folder of .npy"
         )
+    check_regular(path, DataFileError, or_folder=True)
     if suffix in TABLES and not path.is_dir():
         if not target:
             raise DataFileError(f"{path} is a table; name the column to predict with target=")
@@ -66,25 +81,54 @@ def _digest(*paths: Path) -> str:
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an archive; zip keeps a checksum of each, which reading to its end checks."""
+    found = {}
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                if member.filename.endswith(SUFFIX):
+                    if member.file_size > MOST_COMPRESSED * max(member.compress_size, 1):
+                        raise ValueError(f"{member.filename} cannot have {member.file_size} bytes")
+                    with archive.open(member) as stream:
+                        array = _read_array(stream, member.file_size)
+                    found[member.filename.removesuffix(SUFFIX)] = array
+    except _DAMAGED as error:
         raise DataFileError(
             f"{path} is not a whole .npz of plain arrays; write it with numpy.savez: {error}"
         ) from None
+    return found
 
 
 def _read_folder(path: Path) -> dict[str, np.ndarray]:
     found = {}
-    for file in sorted(path.glob("*.npy")):
+    for file in sorted(path.glob(f"*{SUFFIX}")):
+        check_regular(file, DataFileError)
         try:
-            found[file.stem] = np.load(file, allow_pickle=False)
-        except (ValueError, EOFError) as error:
+            with file.open("rb") as stream:
+                found[file.stem] = _read_array(stream, file.stat().st_size)
+        except _DAMAGED as error:
             raise DataFileError(
                 f"{file} is not a whole .npy of plain numbers; write it with numpy.save: {error}"
             ) from None
     return found
+
+
+def _read_array(stream: IO[bytes], size: int) -> np.ndarray:
+    """The array in an .npy of `size` bytes: no room is made for more than it holds."""
+    version = npy.read_magic(stream)
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"it has version {version} of the format")
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, by_columns, dtype = read_header(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds objects, which could run code")
+    promised, held = math.prod(shape) * dtype.itemsize, size - stream.tell()
+    if promised != held:
+        raise ValueError(f"its shape {shape} takes {promised} bytes, but it holds {held}")
+    data = bytearray(held)
+    if stream.readinto(data) != held or stream.read(1):  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError("it is cut short")
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if by_columns else "C")
 
 
 def _from_names(path: Path, arrays: Mapping[str, np.ndarray]) -> Arrays:
@@ -115,27 +159,73 @@ def _from_names(path: Path, arrays: Mapping[str, np.ndarray]) -> Arrays:
 
 
 def _read_csv(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a CSV with a header line, each as text."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            sample = file.read(4096)
-            file.seek(0)
-            delimiter = max(",;\t", key=sample.partition("\n")[0].count)
-            rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataFileError(f"{path} is not a CSV in UTF-8; save it as one: {error}") from None
-    if len(rows) < 2:
+    """The columns of a CSV with a header line: numbers, or texts as objects."""
+    texts: set[int] = set()
+    while True:
+        try:
+            return _read_columns(path, texts)
+        except _NotNumbers as found:  # after rows of numbers: read it again as texts
+            texts.add(found.column)
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise DataFileError(f"{path} is not a CSV in UTF-8; save it as one: {error}") from None
+
+
+class _NotNumbers(Exception):
+    def __init__(self, column: int) -> None:
+        self.column = column
+
+
+def _read_columns(path: Path, texts: set[int]) -> dict[str, np.ndarray]:
+    """The columns, of which those in `texts` are known not to be numbers throughout."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        sample = file.read(4096)
+        file.seek(0)
+        delimiter = max(",;\t", key=sample.partition("\n")[0].count)
+        rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
+        header = [name.strip() for name in next(rows, [])]
+        _check_distinct(path, header)
+        parts: list[list[np.ndarray]] = [[] for _ in header]
+        first = 2  # the number of the row after the header
+        while some := list(itertools.islice(rows, ROWS_AT_ONCE)):
+            for number, row in enumerate(some, first):
+                if len(row) != len(header):
+                    raise DataFileError(
+                        f"{path} has {len(row)} cells in row {number} where the header has "
+                        f"{len(header)}; fill or remove the row"
+                    )
+            for index, cells in enumerate(zip(*some, strict=True)):
+                part = _as_texts(cells) if index in texts else _as_numbers(cells)
+                if part.dtype == object and index not in texts:
+                    if parts[index]:
+                        raise _NotNumbers(index)
+                    texts.add(index)
+                parts[index].append(part)
+            first += len(some)
+    if first == 2:
         raise DataFileError(f"{path} holds no rows; give a header line and at least one row")
-    header = [name.strip() for name in rows[0]]
-    for number, row in enumerate(rows[1:], 2):
-        if len(row) != len(header):
-            raise DataFileError(
-                f"{path} has {len(row)} cells in row {number} where the header has "
-                f"{len(header)}; fill or remove the row"
-            )
-    _check_distinct(path, header)
-    cells = np.array([[cell.strip() for cell in row] for row in rows[1:]])
-    return dict(zip(header, cells.T, strict=True))
+    return {name: np.concatenate(own) for name, own in zip(header, parts, strict=True)}
+
+
+def _as_numbers(cells: Sequence[str]) -> np.ndarray:
+    """Cells as numbers, or as texts if one of them is no finite number."""
+    texts = _as_texts(cells)
+    numbers = _converted(texts)
+    return texts if numbers is None or not np.isfinite(numbers).all() else numbers
+
+
+def _as_texts(cells: Sequence[str]) -> np.ndarray:
+    # Equal texts are one object: labels repeat.
+    return np.array([sys.intern(cell.strip()) for cell in cells], object)
+
+
+def _converted(texts: np.ndarray) -> np.ndarray | None:
+    """Texts as whole numbers or fractions, if they all are."""
+    for kind in (np.int64, np.float64):
+        try:
+            return texts.astype(kind)
+        except (ValueError, OverflowError):
+            continue
+    return None
 
 
 def _read_parquet(path: Path) -> dict[str, np.ndarray]:
@@ -146,16 +236,19 @@ def _read_parquet(path: Path) -> dict[str, np.ndarray]:
             f"reading {path} needs pyarrow; install it with: pip install 'onebasin[parquet]'"
         ) from None
     try:
-        table = parquet.read_table(path)
-    except ArrowException as error:
+        table = parquet.read_table(path, page_checksum_verification=True)
+        names = table.column_names
+        columns = {name: table[i] for i, name in enumerate(names)}
+        gaps = next((name for name, column in columns.items() if column.null_count), None)
+        arrays = {name: np.asarray(column.to_numpy()) for name, column in columns.items()}
+    except (ArrowException, OSError, ValueError, KeyError) as error:
         raise DataFileError(
             f"{path} is not a whole Parquet file; write it again: {error}"
         ) from None
-    _check_distinct(path, table.column_names)
-    for name in table.column_names:
-        if table[name].null_count:
-            raise DataFileError(f"column '{name}' of {path} has missing values; fill or drop them")
-    return {name: np.asarray(table[name].to_numpy()) for name in table.column_names}
+    _check_distinct(path, names)
+    if gaps is not None:
+        raise DataFileError(f"column '{gaps}' of {path} has missing values; fill or drop them")
+    return arrays
 
 
 def _check_distinct(path: Path, names: Sequence[str]) -> None:
@@ -174,7 +267,8 @@ def _from_table(
     if not columns:
         raise DataFileError(f"{path} has no column left to predict from; drop fewer")
     features = [_numbers(path, name, table[name], feature=True) for name in columns]
-    x = np.stack([column.astype(np.float32) for column in features], axis=1)
+    with np.errstate(over="ignore"):  # numbers that are too large are refused later
+        x = np.stack([column.astype(np.float32) for column in features], axis=1)
     targets = [_numbers(path, name, table[name], feature=False) for name in target]
     if len(targets) > 1 and any(column.dtype.kind not in "iuf" for column in targets):
         raise DataFileError(
@@ -188,25 +282,29 @@ def _numbers(path: Path, name: str, column: np.ndarray, *, feature: bool) -> np.
     """A column as numbers; a target may also hold labels in words."""
     if column.dtype.kind in "biuf":
         return column
-    texts: Any = np.array([str(cell) for cell in column])
+    texts = np.array([str(cell) for cell in column], object)
     for row, text in enumerate(texts):
         if text.lower() in MISSING:
             raise DataFileError(
                 f"column '{name}' of {path} has no value in row {row + 1}; fill the gap or remove "
                 "the row"
             )
-    for kind in (np.int64, np.float64):
-        try:
-            return texts.astype(kind)
-        except (ValueError, OverflowError):
-            continue
+    numbers = _converted(texts)
+    if numbers is not None:
+        return numbers
     if feature:
         wrong = next(text for text in texts if not _is_number(text))
         raise DataFileError(
             f"column '{name}' of {path} holds words ('{wrong:.20}'); write numbers in their place, "
             f"or leave it out with drop=('{name}',)"
         )
-    return texts
+    longest = max(map(len, texts))
+    if longest > LONGEST_LABEL:
+        raise DataFileError(
+            f"column '{name}' of {path} holds texts of up to {longest} characters, which are no "
+            "labels; name another column with target="
+        )
+    return texts.astype(str)
 
 
 def _is_number(text: str) -> bool:

@@ -72,6 +72,7 @@ def read_dataset(
     else:
         y, test_y = (_real(part) for part in (y, test_y))
     x, test_x = (_real(part) for part in (x, test_x))
+    _check_finite(path, x, y, test_x, test_y)
     if limit is not None and not 0 < limit <= len(x):
         raise ValueError(
             f"limit asks for {limit} of the {len(x)} training examples of {path}; ask for fewer"
@@ -83,6 +84,7 @@ def read_dataset(
     x, test_x = (_scaled(part, scaling.get("x"), path) for part in (x, test_x))
     if labels is None:
         y, test_y = (_scaled(part, scaling.get("y"), path) for part in (y, test_y))
+    _check_finite(path, x, y, test_x, test_y)
     made = {
         "name": str(path),
         "digest": arrays.digest,
@@ -185,7 +187,16 @@ def _real(values: np.ndarray) -> np.ndarray:
     """Floating-point numbers; bytes, as pixels have them, become fractions of 255."""
     if values.dtype == np.uint8:
         return values.astype(np.float32) / np.float32(255)
-    return values.astype(np.float32)
+    with np.errstate(over="ignore"):  # numbers that are too large are refused later
+        return values.astype(np.float32)
+
+
+def _check_finite(path: Path, *parts: np.ndarray) -> None:
+    if not all(np.isfinite(part).all() for part in parts):
+        raise DataFileError(
+            f"{path} holds NaN, infinity, or numbers too large for single precision; remove "
+            "or rescale them"
+        )
 
 
 def _scaling(
@@ -219,4 +230,5 @@ def _scaled(values: np.ndarray, by: Mapping[str, Any] | None, path: Path) -> np.
             f"{path} has {width} columns where the data of the fit had {len(mean)}; give the same "
             "columns"
         )
-    return ((values - mean) / std).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return ((values - mean) / std).astype(np.float32)

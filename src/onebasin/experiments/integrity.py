@@ -9,6 +9,9 @@ from onebasin.experiments.record import read_record
 from onebasin.inference.checkpoint import read_checkpoint
 from onebasin.posterior import read_header
 from onebasin.posterior.sparse import load_sparse
+from onebasin.regular_files import check_regular
+from onebasin.symmetry import Symmetry
+from onebasin.symmetry.written import FORMAT as SYMMETRY
 from onebasin.tensor_files import NoChecksumsWarning, read_tensor_header, verify_tensors
 
 KINDS = {
@@ -42,6 +45,11 @@ def verify_file(path: Path) -> Verification:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NoChecksumsWarning)
+            if path.suffix == ".json" and _is_symmetry(path):
+                kind = "symmetry"
+                symmetry = Symmetry.load(path)
+                detail = f"{len(symmetry.groups)} groups, {len(symmetry.layouts)} leaves"
+                return Verification(str(path), kind, True, detail)
             if path.suffix == ".json":
                 kind = "record"
                 record = read_record(path)
@@ -55,6 +63,14 @@ def verify_file(path: Path) -> Verification:
     if header.checksums is None:
         detail = f"{detail}; without checksums, so that damage cannot be noticed".lstrip("; ")
     return Verification(str(path), kind, True, detail)
+
+
+def _is_symmetry(path: Path) -> bool:
+    """Whether a JSON file says that it is a symmetry, whole or not."""
+    if not check_regular(path).exists():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return f'"{SYMMETRY}"' in file.read(1000)
 
 
 def _read(path: Path, kind: str) -> str:

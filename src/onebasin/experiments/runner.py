@@ -12,13 +12,14 @@ processes may work in one folder: a process waits for a stage that another one i
 Everything except `facts.json` follows from the command, the data and the versions.
 """
 
+import hashlib
 import json
 import os
 import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +32,14 @@ from onebasin.atomic import lock, sweep_folder, write_atomically
 from onebasin.experiments.common_stages import POSTERIOR, Fit
 from onebasin.experiments.facts import add_facts
 from onebasin.experiments.record import Outcome, check_same, versions
+from onebasin.experiments.schema import Damaged, parse_json, read_text
 from onebasin.experiments.stage import RESULT, Stage, Work
 from onebasin.experiments.store import store_at
 from onebasin.inference.methods import to_config
 from onebasin.posterior import read_header
+
+DESCRIPTION = "stage.json"
+LARGEST = 2**28  # bytes of a result
 
 
 @dataclass
@@ -59,7 +64,7 @@ class Run:
             sweep_folder(folder)
         path, now = self.out / "run.json", {"preset": self.preset, **versions()}
         if path.exists():
-            check_same(self.out, json.loads(path.read_text()), now)
+            check_same(self.out, _made_with(path), now)
         else:
             write_json(path, now)
         if self.store is not None:
@@ -87,7 +92,7 @@ class Run:
         folder = self.folder(stage)
         if self.store is not None and not self._is_here(stage):
             store_at(self.store).fetch(stage.key, folder)
-        return Outcome(json.loads((folder / RESULT).read_text()), folder)
+        return Outcome(read_result(folder), folder)
 
     def perform(self, stage: Stage) -> Outcome:
         """The outcome of a stage; runs it and the stages it needs unless they are finished."""
@@ -114,8 +119,7 @@ class Run:
             stage.config, inputs, Work(part, self.quiet, self.checkpoint_interval)
         )
         seconds = time.perf_counter() - began
-        write_json(part / "stage.json", {**stage.description(), **versions()})
-        write_json(part / RESULT, result)
+        write_result(part, result, {**stage.description(), **versions()})
         add_facts(self.out, "stages", {stage.key: {"seconds": seconds, "machine": machine()}})
         os.rename(part, self.folder(stage))
         if self.store is not None:
@@ -169,8 +173,51 @@ def machine() -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    text = json.dumps(value, indent=1, allow_nan=False, default=_plain) + "\n"
+    text = _json_text(value)
     write_atomically(path, lambda part: Path(part).write_text(text))
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, indent=1, allow_nan=False, default=_plain) + "\n"
+
+
+def write_result(folder: Path, result: Any, description: Mapping[str, Any]) -> None:
+    """Write what a stage returned, and beside it what the stage is, with a digest of the result."""
+    text = _json_text(result)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    write_json(folder / DESCRIPTION, {**description, "result": digest})
+    write_atomically(folder / RESULT, lambda part: Path(part).write_text(text))
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """What a finished stage returned; a damaged result is refused.
+
+    Stages of earlier versions have no digest.
+    """
+    remedy = f"delete the folder {folder}, and the stage is run again"
+    description = _read_object(folder / DESCRIPTION, remedy)
+    result = _read_object(folder / RESULT, remedy)
+    digest = hashlib.sha256((folder / RESULT).read_bytes()).hexdigest()
+    if description.get("result", digest) != digest:
+        raise ValueError(f"{folder / RESULT} does not have its digest in {DESCRIPTION}; {remedy}")
+    return result
+
+
+def _made_with(path: Path) -> dict[str, Any]:
+    """The preset and the versions of a run folder."""
+    return _read_object(path, "give another folder with --out, or delete this one")
+
+
+def _read_object(path: Path, remedy: str) -> dict[str, Any]:
+    try:
+        value = parse_json(read_text(path, LARGEST))
+    except json.JSONDecodeError:
+        raise ValueError(f"{path} is not JSON; {remedy}") from None
+    except Damaged as error:
+        raise ValueError(f"{path} {error}; {remedy}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} does not hold an object; {remedy}")
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -8,14 +8,13 @@ whole. Two processes that finish the same stage send the same files.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from onebasin.atomic import temporary_file
 from onebasin.experiments.stage import RESULT
 
 RUN = "run.json"
@@ -54,18 +53,19 @@ class Store:
 
     def fetch(self, key: str, folder: Path) -> None:
         """Copy a stage into a folder, which appears by one rename."""
-        part = folder.with_name(f"{folder.name}.{os.getpid()}.fetched")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         there = f"{self.root}/stages/{key}"
-        for path in self.files.find(there):
-            name = path.removeprefix(self.files._strip_protocol(there)).lstrip("/")
-            (part / name).parent.mkdir(parents=True, exist_ok=True)
-            self.files.get_file(path, str(part / name))
-        if folder.exists():  # another process was faster
-            shutil.rmtree(part)
-        else:
-            part.rename(folder)
+        with temporary_file(folder) as part:  # swept if this process is killed
+            part.mkdir()
+            for path in self.files.find(there):
+                name = path.removeprefix(self.files._strip_protocol(there)).lstrip("/")
+                (part / name).parent.mkdir(parents=True, exist_ok=True)
+                self.files.get_file(path, str(part / name))
+            try:
+                part.rename(folder)
+            except OSError:
+                if not folder.exists():  # else another process was faster
+                    raise
 
     def send(self, key: str, folder: Path) -> None:
         """Copy a finished stage into the store, its result last."""
@@ -80,7 +80,14 @@ class Store:
     def made_with(self) -> Mapping[str, Any] | None:
         """What the run was made with, or none if the store is new."""
         path = f"{self.root}/{RUN}"
-        return json.loads(self.files.cat_file(path)) if self._exists(path) else None
+        if not self._exists(path):
+            return None
+        try:
+            return dict(json.loads(self.files.cat_file(path)))
+        except (ValueError, TypeError):
+            raise ValueError(
+                f"{RUN} of the store {self.url} is damaged; name another store"
+            ) from None
 
     def begin(self, made: Mapping[str, Any]) -> None:
         self.files.makedirs(self.root, exist_ok=True)

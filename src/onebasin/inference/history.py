@@ -1,13 +1,13 @@
 """The history of a fit: one row per chunk of steps, as text and as a file."""
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from onebasin.atomic import naming_failures
+from onebasin.regular_files import check_regular
 
 
 def figures_of(row: dict[str, Any]) -> str:
@@ -38,9 +38,13 @@ def write_rows(path: Path | None, rows: list[dict[str, Any]], mode: Literal["w",
 def read_rows(path: Path | None, runs: int) -> list[list[dict[str, Any]]]:
     """The rows of each run of a finished fit; none if there is no file of them."""
     rows: list[dict[str, Any]] = []
-    if path is not None:
-        with suppress(FileNotFoundError, ValueError):
+    if path is not None and check_regular(path).exists():
+        try:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        except (ValueError, RecursionError):
+            rows = [{}]
+        if not all(isinstance(row, dict) and row for row in rows):
+            raise ValueError(f"{path} is not the history of a fit; delete it, or name another")
     return [[row_of_run(row, run, runs) for row in rows] for run in range(runs)]
 
 

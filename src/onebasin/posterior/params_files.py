@@ -4,6 +4,7 @@ A file of a training run often holds more than params (an optimiser, a step coun
 which leaf goes where.
 """
 
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,10 +13,18 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from onebasin.atomic import naming_failures, write_atomically
+from onebasin.atomic import naming_failures, temporary_file, write_atomically
 from onebasin.posterior.importing import SEPARATORS, nested
+from onebasin.regular_files import check_regular
 from onebasin.tensor_files import Pathlike, TensorFileError, check_new
-from onebasin.trees import PyTree, first_difference, leaves_by_path, shapes_by_path, with_leaves
+from onebasin.trees import (
+    PyTree,
+    first_difference,
+    first_non_finite,
+    leaves_by_path,
+    shapes_by_path,
+    with_leaves,
+)
 
 Names: TypeAlias = Mapping[str, str] | Callable[[str], str | None]
 MSGPACK = (".msgpack", ".flax")
@@ -56,7 +65,13 @@ def read_params(
             continue
         if target in kept:
             raise TensorFileError(f"names sends two arrays of {path} to '{target}'; keep one")
-        kept[target] = jnp.asarray(array)
+        with np.errstate(over="ignore"):  # refused now
+            kept[target] = jnp.asarray(array)
+        if first_non_finite(kept[target]):
+            raise TensorFileError(
+                f"'{name}' in {path} holds NaN, infinity or numbers that are too large for "
+                f"{kept[target].dtype.name}; leave it out with names=, or save it again"
+            )
     if not kept:
         raise TensorFileError(f"names keeps none of the arrays of {path}; it has {_listed(arrays)}")
     if like is None:
@@ -81,6 +96,7 @@ def _arrays(path: Path) -> dict[str, Any]:
     """The arrays of a file by name, with dots as slashes in names that are no key paths yet."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}; give the path of {FORMS}")
+    check_regular(path, TensorFileError, or_folder=True)
     if path.is_dir():
         tree = _read_orbax(path)
     elif path.suffix == ".safetensors":
@@ -174,6 +190,11 @@ def write_params(path: Pathlike, params: PyTree, *, overwrite: bool = False) -> 
         content = serialization.msgpack_serialize(nested(leaves))
         write_atomically(path, lambda part: Path(part).write_bytes(content), size)
     else:
-        with naming_failures(path, size), _orbax().PyTreeCheckpointer() as writer:
-            writer.save(path.resolve(), nested(leaves), force=overwrite)
+        orbax = _orbax()  # before a folder is made for it
+        with naming_failures(path, size), temporary_file(path) as part:
+            with orbax.PyTreeCheckpointer() as writer:
+                writer.save(part.resolve(), nested(leaves))
+            if path.exists():
+                shutil.rmtree(path)
+            part.rename(path)
     return path

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from onebasin.atomic import write_atomically
+from onebasin.regular_files import check_regular
 from onebasin.symmetry.blocks import Blocks, BlocksByGroup
 from onebasin.symmetry.groups import Role, Roles
 from onebasin.symmetry.layout import Concat, Fixed, Layout, Layouts, Product, Units
@@ -206,7 +207,7 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 
 def read(path: Path) -> Any:
     """The JSON value of a file."""
-    if not path.is_file():
+    if not check_regular(path, SymmetryFileError).exists():
         raise FileNotFoundError(f"there is no file {path}; check the name")
     try:
         return json.loads(path.read_text(encoding="utf-8"))

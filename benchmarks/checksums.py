@@ -1,0 +1,106 @@
+"""What checksums cost: reading a file of draws with them, and the same file without.
+
+    python benchmarks/checksums.py [--gigabytes 1] [--rounds 5]
+
+Every round reads both files twice: from the disk (the kernel is asked to drop its copy first) and
+from the page cache. Also timed: mapping the draws, which checks nothing, and `verify_tensors`,
+which checks mapped draws on request. Writes results/checksums.json.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+import onebasin as ob
+from machine import RESULTS, describe
+from onebasin.tensor_files import INTEGRITY, NoChecksumsWarning, verify_tensors
+
+SHAPES = {"first": (784, 512), "second": (512, 512), "last": (512, 10)}
+
+
+def write_files(folder: Path, size: float) -> tuple[Path, Path]:
+    """A file of draws of about `size` bytes, and the same as the first format had it."""
+    each = sum(4 * int(np.prod(shape)) for shape in SHAPES.values())
+    count = round(size / each)
+    rng = np.random.default_rng(0)
+    draws = {n: rng.standard_normal((count, *s), np.float32) for n, s in SHAPES.items()}
+    path = ob.save(folder / "draws.safetensors", ob.Samples(draws))
+    plain = folder / "plain.safetensors"
+    with safe_open(path, framework="numpy") as file:
+        header = {k: v for k, v in file.metadata().items() if k != INTEGRITY}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, plain, {**header, "version": "1"})
+    return path, plain
+
+
+def forget(path: Path) -> None:
+    """Ask the kernel to drop its copy of a file."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    jax.block_until_ready(jax.tree.leaves(work()))
+    return time.perf_counter() - began
+
+
+def measured(path: Path, plain: Path, rounds: int) -> dict[str, list[float]]:
+    """Seconds of every kind of reading, in each round."""
+    found: dict[str, list[float]] = {}
+    for number in range(rounds + 1):  # the first one warms up
+        for name, file in (("without", plain), ("with", path)):
+            for place in ("disk", "cache"):
+                if place == "disk":
+                    forget(file)
+                taken = seconds_of(lambda file=file: ob.load(file).draws)
+                found.setdefault(f"{place}, {name}", []).append(taken)
+        found.setdefault("mapped", []).append(seconds_of(lambda: ob.load(path, mapped=True)))
+        found.setdefault("verified", []).append(seconds_of(lambda: verify_tensors(path).shapes))
+        print(number, {name: round(all_[-1], 3) for name, all_ in found.items()})
+    return {name: all_[1:] for name, all_ in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="where the files are made")
+    parser.add_argument("--out", type=Path, default=RESULTS / "checksums.json")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", NoChecksumsWarning)
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        path, plain = write_files(Path(folder), 1e9 * given.gigabytes)
+        size = path.stat().st_size
+        seconds = measured(path, plain, given.rounds)
+    median = {name: statistics.median(all_) for name, all_ in seconds.items()}
+    share = {
+        place: median[f"{place}, with"] / median[f"{place}, without"] - 1
+        for place in ("disk", "cache")
+    }
+    record = {
+        "machine": describe(),
+        "bytes": size,
+        "seconds": {name: [round(s, 4) for s in all_] for name, all_ in seconds.items()},
+        "median seconds": {name: round(s, 4) for name, s in median.items()},
+        "cost of checksums, as a share of the time to read": share,
+    }
+    given.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record["cost of checksums, as a share of the time to read"]))
+
+
+if __name__ == "__main__":
+    main()
