@@ -23,7 +23,7 @@ from file_fuzzer import judge
 folder = Path(sys.argv[1])
 for number, case in enumerate(cases(folder)):
     path = folder / str(number) / case.name
-    print(number, case.kind, *judge(case, path, None), flush=True)
+    print(number, case.kind, judge(case, path, None)[0], flush=True)
 """
 
 
@@ -48,12 +48,12 @@ def test_pipes_are_refused_instead_of_waited_for(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     told = done.stdout.splitlines()
     assert len(told) == len(known)
-    assert [line for line in told if " refused " not in line] == []
+    assert [line for line in told if not line.endswith(" refused")] == []
 
 
 @needs_linux
 def test_large_files_are_read_in_four_times_their_size(tmp_path):
-    found = read_large(tmp_path, len(KINDS), seed=0)
+    found = read_large(tmp_path, len(KINDS), seed=0, size=20_000_000)
     assert found["defects"] == []
     assert set(found["times"]) == set(KINDS)
 

@@ -235,19 +235,24 @@ def _read_parquet(path: Path) -> dict[str, np.ndarray]:
         raise ImportError(
             f"reading {path} needs pyarrow; install it with: pip install 'onebasin[parquet]'"
         ) from None
+    arrays: dict[str, np.ndarray] = {}
     try:
-        table = parquet.read_table(path, page_checksum_verification=True)
-        names = table.column_names
-        columns = {name: table[i] for i, name in enumerate(names)}
-        gaps = next((name for name, column in columns.items() if column.null_count), None)
-        arrays = {name: np.asarray(column.to_numpy()) for name, column in columns.items()}
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            names = file.schema_arrow.names
+            _check_distinct(path, names)
+            for name in names:  # one at a time: a whole table would be in memory twice
+                column = file.read(columns=[name])[name]
+                if column.null_count:
+                    raise DataFileError(
+                        f"column '{name}' of {path} has missing values; fill or drop them"
+                    )
+                arrays[name] = np.array(column.to_numpy())
+    except DataFileError:
+        raise
     except (ArrowException, OSError, ValueError, KeyError) as error:
         raise DataFileError(
             f"{path} is not a whole Parquet file; write it again: {error}"
         ) from None
-    _check_distinct(path, names)
-    if gaps is not None:
-        raise DataFileError(f"column '{gaps}' of {path} has missing values; fill or drop them")
     return arrays
 
 

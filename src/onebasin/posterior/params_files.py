@@ -65,7 +65,7 @@ def read_params(
             continue
         if target in kept:
             raise TensorFileError(f"names sends two arrays of {path} to '{target}'; keep one")
-        with np.errstate(over="ignore"):  # refused now
+        with np.errstate(over="ignore", invalid="ignore"):  # refused now
             kept[target] = jnp.asarray(array)
         if first_non_finite(kept[target]):
             raise TensorFileError(
@@ -108,7 +108,7 @@ def _arrays(path: Path) -> dict[str, Any]:
     return {
         name: leaf
         for name, leaf in leaves_by_path(tree).items()
-        if np.asarray(leaf).dtype != object
+        if np.asarray(leaf).dtype.kind not in "OSUMm"  # objects, texts and times
     }
 
 
