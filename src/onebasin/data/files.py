@@ -76,7 +76,9 @@ def read_arrays(path: Path, *, target: Sequence[str] = (), drop: Sequence[str] =
 def _digest(*paths: Path) -> str:
     digest = hashlib.sha256()
     for path in paths:
-        digest.update(path.read_bytes())
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
     return f"sha256:{digest.hexdigest()}"
 
 
@@ -203,14 +205,15 @@ def _read_columns(path: Path, texts: set[int]) -> dict[str, np.ndarray]:
             first += len(some)
     if first == 2:
         raise DataFileError(f"{path} holds no rows; give a header line and at least one row")
-    return {name: np.concatenate(own) for name, own in zip(header, parts, strict=True)}
+    # The parts of a column are let go as soon as it is whole.
+    return {name: np.concatenate(parts.pop(0)) for name in header}
 
 
 def _as_numbers(cells: Sequence[str]) -> np.ndarray:
     """Cells as numbers, or as texts if one of them is no finite number."""
-    texts = _as_texts(cells)
-    numbers = _converted(texts)
-    return texts if numbers is None or not np.isfinite(numbers).all() else numbers
+    numbers = _converted(np.array([cell.strip() for cell in cells], object))
+    whole = numbers is not None and np.isfinite(numbers).all()
+    return numbers if numbers is not None and whole else _as_texts(cells)
 
 
 def _as_texts(cells: Sequence[str]) -> np.ndarray:
@@ -272,8 +275,10 @@ def _from_table(
     if not columns:
         raise DataFileError(f"{path} has no column left to predict from; drop fewer")
     features = [_numbers(path, name, table[name], feature=True) for name in columns]
+    x = np.empty((len(features[0]), len(features)), np.float32)
     with np.errstate(over="ignore"):  # numbers that are too large are refused later
-        x = np.stack([column.astype(np.float32) for column in features], axis=1)
+        for index, column in enumerate(features):
+            x[:, index] = column
     targets = [_numbers(path, name, table[name], feature=False) for name in target]
     if len(targets) > 1 and any(column.dtype.kind not in "iuf" for column in targets):
         raise DataFileError(

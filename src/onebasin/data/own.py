@@ -5,6 +5,7 @@ examples ever after, and new data are standardised by the numbers of the trainin
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ def read_dataset(
     share = known.get("test_share") if test_share is None else test_share
     (x, y), (test_x, test_y) = _split(arrays, share)
     labels = _labels(path, arrays, likelihood, known)
+    is_split = len(arrays.parts) == 2
+    arrays = replace(arrays, parts=())  # copied by now, unless they came split
     if labels is not None:
         y, test_y = (_numbered(path, part, labels) for part in (y, test_y))
     else:
@@ -91,7 +94,7 @@ def read_dataset(
         "target": list(names or known.get("target", ())),
         "drop": list(drop or known.get("drop", ())),
         "columns": list(arrays.columns),
-        "test_share": share if len(arrays.parts) == 2 or share is not None else TEST_SHARE,
+        "test_share": share if is_split or share is not None else TEST_SHARE,
         "likelihood": likelihood,
         "labels": labels,
         "scaling": scaling,
@@ -231,4 +234,6 @@ def _scaled(values: np.ndarray, by: Mapping[str, Any] | None, path: Path) -> np.
             "columns"
         )
     with np.errstate(over="ignore", invalid="ignore"):
-        return ((values - mean) / std).astype(np.float32)
+        scaled = values - mean
+        scaled /= std
+        return scaled.astype(np.float32)
