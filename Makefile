@@ -52,7 +52,7 @@ results: $(STAMP)
 	$(BIN)/python benchmarks/results_tables.py
 
 # Run the tutorials; renew the outputs and the figures that they show.
-tutorials: $(STAMP)
+tutorials: $(TORCH_STAMP)
 	cd docs/tutorials/figures && for page in ../*.md; do \
 	  ../../../$(BIN)/python -W error ../../../tests/tutorials.py $$page --write > /dev/null || exit 1; \
 	done

@@ -1,19 +1,28 @@
 """PyTorch modules: conversion, symmetry and alignment of large ones, and the speed of small ones.
 
-    python benchmarks/pytorch_modules.py planted --model resnet50 --out results/pytorch_modules.json
+    python benchmarks/pytorch_modules.py planted --model resnet50 --plain --record
     python benchmarks/pytorch_modules.py planted --model resnet50 --toy
-    python benchmarks/pytorch_modules.py speed --out results/pytorch_modules.json
+    python benchmarks/pytorch_modules.py speed --record
+    taskset -c 0 python benchmarks/pytorch_modules.py speed --record
+    python benchmarks/pytorch_modules.py merge --record
 
 `planted` converts a model of the transformers library with random weights, finds and checks its
 symmetry, plants a random permutation, recovers it, loads the aligned weights back and compares
 PyTorch's own outputs; the same permutation is given to plain matching as published. One model per
 process, so that the peak memory is its own. `speed` runs the forward pass and the gradient of a
-ResNet20 and of a small ViT in PyTorch and converted, interleaved. Both need the extra `test-torch`.
+ResNet20 and of a small ViT in PyTorch and converted, interleaved, on the cores that the process may
+use. `merge` averages two files of a large MLP while the memory that a process may allocate is
+limited to less than three times the size of one. All need the extra `test-torch`.
 """
 
 import argparse
 import copy
+import json
+import os
 import resource
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -35,7 +44,8 @@ TOY = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "int
 
 def resnet50(toy: bool) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     small = {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1]} if toy else {}
-    model = transformers.ResNetForImageClassification(transformers.ResNetConfig(**small))
+    config = transformers.ResNetConfig(num_labels=1000, **small)
+    model = transformers.ResNetForImageClassification(config)
     return model, {"pixel_values": torch.randn(2, 3, 64, 64)}
 
 
@@ -54,7 +64,13 @@ def gpt2(toy: bool) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     return transformers.GPT2LMHeadModel(config), {"input_ids": torch.randint(3, 60, (2, 8))}
 
 
-MODELS = {"resnet50": resnet50, "vit": vit, "gpt2": gpt2}
+def bert(toy: bool) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    small = {**TOY, "vocab_size": 60} if toy else {}
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(**small))
+    return model, {"input_ids": torch.randint(3, 60, (2, 8))}
+
+
+MODELS = {"resnet50": resnet50, "vit": vit, "gpt2": gpt2, "bert": bert}
 
 
 def seconds_of(run: Any) -> tuple[Any, float]:
@@ -186,24 +202,104 @@ def speed(toy: bool, rounds: int) -> dict[str, Any]:
     return found
 
 
+def merge_within(size_gib: float, share: float) -> dict[str, Any]:
+    """Merge two files while no more than a part of their sizes may be allocated.
+
+    The limit is on the data of the process (RLIMIT_DATA): files that are mapped do not count, since
+    the system can drop their pages at any time; everything that is allocated does.
+    """
+    width = 4096
+    layers = max(1, int(size_gib * 2**30 / 4 / width**2))
+    names = [f"{i}.weight" for i in range(layers)]
+    with tempfile.TemporaryDirectory() as folder:
+        rng = np.random.default_rng(0)
+        orders = [rng.permutation(width) for _ in names]
+        write_copies(Path(folder), names, orders, width)
+        size = (Path(folder) / "a.safetensors").stat().st_size
+        places = {f"units {i}": [(names[i], 0), (names[i + 1], 1)] for i in range(layers - 1)}
+        shapes = {name: jax.ShapeDtypeStruct((width, width), np.float32) for name in names}
+        ob.Symmetry.by_hand(shapes, places).save(f"{folder}/net.json")
+        program = (
+            "import resource, sys\n"
+            "from onebasin.cli.main import main\n"
+            "limit = int(sys.argv[1])\n"
+            "resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))\n"
+            "main(sys.argv[2:])\n"
+        )
+        command = ["merge", "a.safetensors", "b.safetensors", "--symmetry", "net.json",
+                   "--out", "merged.safetensors"]  # fmt: skip
+        limit = int(share * size)
+        began = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(limit), *command],
+            cwd=folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        seconds = time.perf_counter() - began
+        equal = done.returncode == 0 and same_file(Path(folder), names)
+    return {
+        "file_gib": size / 2**30,
+        "limit_in_files": share,
+        "finished": done.returncode == 0,
+        "recovered": equal,
+        "seconds": seconds,
+        "error": done.stderr[-300:],
+    }
+
+
+def write_copies(folder: Path, names: list[str], orders: list[np.ndarray], width: int) -> None:
+    """A file of square layers, and a copy with its hidden units permuted, one tensor at a time."""
+    from onebasin.checkpoints.layout import layout_of, write_like
+
+    template = {name: np.broadcast_to(np.float32(0), (width, width)) for name in names}
+    layout = layout_of(template, {"format": "pt"})
+
+    def tensors(move: bool) -> Any:
+        for name in layout.in_order():
+            i = names.index(name)
+            own = np.random.default_rng(i).standard_normal((width, width), np.float32)
+            if move and i < len(names) - 1:
+                own = own[orders[i]]
+            if move and i > 0:
+                own = own[:, orders[i - 1]]
+            yield name, own
+
+    write_like(folder / "a.safetensors", layout, tensors(False))
+    write_like(folder / "b.safetensors", layout, tensors(True))
+
+
+def same_file(folder: Path, names: list[str]) -> bool:
+    """Whether the average of the copies is the first of them."""
+    from safetensors import safe_open
+
+    with (
+        safe_open(folder / "a.safetensors", "np") as a,
+        safe_open(folder / "merged.safetensors", "np") as merged,
+    ):
+        return all(np.array_equal(a.get_tensor(n), merged.get_tensor(n)) for n in names)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["planted", "speed"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["planted", "speed", "merge"])
     parser.add_argument("--model", choices=MODELS, default="resnet50")
     parser.add_argument("--toy", action="store_true", help="a few seconds, to try the script")
-    parser.add_argument(
-        "--plain", action="store_true", help="plain matching as well, which is slow"
-    )
+    parser.add_argument("--plain", action="store_true", help="plain matching too, which is slow")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--record", action="store_true", help="add to results/pytorch_modules.json")
     config = parser.parse_args()
+    cores = len(os.sched_getaffinity(0))
     if config.what == "planted":
-        figures = {config.model: planted(config.model, config.toy, config.plain)}
+        name, figures = config.model, planted(config.model, config.toy, config.plain)
+    elif config.what == "speed":
+        name, figures = f"speed_{cores}_core", speed(config.toy, config.rounds)
     else:
-        figures = {"speed": speed(config.toy, config.rounds)}
-    print(figures)
-    if config.out:
-        record(config.out.stem, {**figures, "machine": describe()})
+        name, figures = "merge", merge_within(0.1 if config.toy else 1.5, 20 if config.toy else 2.9)
+    figures = {**figures, "cores_used": cores, "machine": describe()}
+    print(json.dumps({name: figures}, indent=2))
+    if config.record and not config.toy:
+        record("pytorch_modules", {name: figures})
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ def test_several_files_are_aligned_jointly(files: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--to", "b.safetensors"], "does not name its network; give --symmetry"),
+        (["--to", "b.safetensors"], "does not name its network; give --network"),
         (["--to", "q.safetensors", "--symmetry", "net.json"], "align files of one kind"),
         (["--to", "b.safetensors", "--symmetry", "net.json", "--objective", "kl"], "--objective"),
         (["--symmetry", "net.json"], "nothing to align a.safetensors to"),

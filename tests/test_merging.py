@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 
 import onebasin as ob
 from onebasin.cli.main import main
+from onebasin.trees import leaves_by_path, with_leaves
 
 ORDERS = [np.arange(6), np.array([3, 0, 4, 1, 5, 2]), np.array([5, 4, 3, 2, 1, 0])]
 
@@ -98,9 +100,120 @@ def test_scores_are_those_of_their_definitions() -> None:
     assert scores.merged.accuracy > 0.95 > scores.plain.accuracy
 
 
+def test_scores_of_numbers() -> None:
+    """With a Gaussian likelihood: RMSE, and the ensemble as a mixture of Gaussians."""
+    x = np.random.default_rng(3).normal(size=(40, 4)).astype(np.float32)
+    members = [permuted(noisy(weights(), i), order) for i, order in enumerate(ORDERS[:2])]
+    outputs = np.stack([np.float64(apply(own, x, own)) for own in members])
+    y = outputs[0] + 0.3
+    likelihood = ob.likelihoods.Gaussian(noise_std=0.5)
+    scores = ob.merge(
+        members, symmetry=SYMMETRY, network=apply, data=ob.Split(x, y), likelihood=likelihood,
+        weights=[1, 3],
+    ).scores  # fmt: skip
+    assert scores is not None
+    density = -((y - outputs) ** 2) / (2 * 0.25) - np.log(0.5 * np.sqrt(2 * np.pi))
+    for score, log_p, out in zip(scores.members, density.sum(-1), outputs, strict=True):
+        assert score.score_name == "rmse"
+        assert score.score == pytest.approx(np.sqrt(np.mean((out - y) ** 2)), rel=1e-4)
+        assert score.nll == pytest.approx(-log_p.mean(), rel=1e-4)
+        assert np.isnan(score.accuracy)
+    mixed = np.logaddexp(*(density.sum(-1) + np.log([[0.25], [0.75]])))
+    assert scores.ensemble.nll == pytest.approx(-mixed.mean(), rel=1e-4)
+
+
+def digits_net() -> tuple[ob.Network, list[dict[str, np.ndarray]], ob.Dataset]:
+    """A Linen network with batch normalisation, and two fits of it in one basin."""
+    data = ob.load_dataset("digits")
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x, train=False):
+            h = nn.Dense(12, use_bias=False)(x.reshape(len(x), -1))
+            h = nn.BatchNorm(use_running_average=not train, momentum=0.9)(h)
+            return nn.Dense(10)(nn.relu(h))
+
+    own = ob.networks.from_linen(Net(), Net().init(jax.random.key(0), data.train.x[:1]))
+    network = ob.Network(own.apply, own.params, own.state, running=own.running)
+    problem = ob.Problem.from_network(Net(), data)
+    fits = ob.fit(problem, ob.MAP(epochs=8, batch_size=100), key=jax.random.key(0), runs=2,
+                  progress="silent")  # fmt: skip
+    members = []
+    for fit in fits:
+        state = jax.tree.map(lambda leaf: np.reshape(leaf, -1), fit.posterior.state)
+        flat = {**leaves_by_path(fit.posterior.draw(0)), **leaves_by_path(state)}
+        members.append({name: np.asarray(leaf) for name, leaf in flat.items()})
+    return flat_network(network), members, data
+
+
+def flat_network(network: ob.Network) -> ob.Network:
+    """The network with its params and state by name, as in a state_dict."""
+    assert network.running is not None
+    inside = network.running
+    fill = lambda flat, like: with_leaves(like, flat)
+    params = lambda flat: fill(flat, network.params)
+    state = lambda flat: fill(flat, network.state)
+
+    def update(p, x, s):
+        out, after = inside.update(params(p), x, state(s))
+        return out, leaves_by_path(after)
+
+    observe = lambda p, x, s: leaves_by_path(inside.observe(params(p), x, state(s)))
+    return ob.Network(
+        lambda p, x, s: network.apply(params(p), x, state(s)),
+        leaves_by_path(network.params),
+        leaves_by_path(network.state),
+        running=ob.networks.RunningStatistics(update, observe, inside.pairs),
+    )
+
+
+def test_statistics_are_repaired_or_reset() -> None:
+    """As `refresh_state` and `repair` do, with the data given."""
+    network, members, data = digits_net()
+    symmetry = ob.find_symmetry(network, x=data.train.x[:2])
+    options = {"symmetry": symmetry, "network": network, "data": data}
+    reset = ob.merge(members, correct="reset", **options)
+    params = {name: reset.tensor(name) for name in network.params}
+    expected = ob.refresh_state(params, network, data.train.x)
+    for name, leaf in expected.items():
+        np.testing.assert_allclose(reset.tensor(name), leaf, rtol=1e-6)
+        assert not np.allclose(
+            reset.tensor(name), ob.merge(members, symmetry=symmetry).tensor(name)
+        )
+    assert reset.scores is not None
+    assert reset.scores.corrected is not None
+    out = network.apply(params, data.test.x, expected)
+    assert reset.scores.corrected.accuracy == np.mean(out.argmax(-1) == data.test.y)
+
+    repaired = ob.merge(members, correct="repair", weights=[3, 1], **options)
+    ends = []
+    for own, p in zip(members, repaired.permutations, strict=True):
+        ends.append(symmetry.act(p, {name: own[name] for name in network.params}))
+        ends.append(symmetry.act_on_state(p, {name: own[name] for name in dict(network.state)}))
+    path = ob.line(ends[0], ends[2], ends[1], ends[3])
+    point = ob.repair(path, network, data.train.x[:1000], symmetry=symmetry)(0.25).draw(0)
+    for name, leaf in point.items():
+        np.testing.assert_allclose(repaired.tensor(name), leaf, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"correct": "reset"}, "give network and data"),
+        ({"correct": "mend", "network": apply}, "give both or neither"),
+        (
+            {"correct": "reset", "network": apply, "data": ob.Split(np.ones((2, 4)), np.ones(2))},
+            "this network has none",
+        ),
+        (
+            {
+                "members": [weights(), weights(1), weights(2)],
+                "correct": "repair",
+                "network": apply,
+                "data": ob.Split(np.ones((2, 4)), np.ones(2)),
+            },
+            "is for two members, got 3",
+        ),
         ({"members": [weights()]}, "at least two members"),
         ({"weights": [1.0]}, "give 2 weights"),
         ({"weights": [0.0, 0.0]}, "all weights are zero"),
@@ -144,3 +257,82 @@ def test_the_command_writes_a_file_like_the_first(
     with pytest.raises(SystemExit):
         main([*command, "--out", "merged.safetensors"])
     assert "--overwrite" in capsys.readouterr().err
+
+
+MAKER = """
+import jax, jax.numpy as jnp, onebasin as ob
+
+def apply(params, x):
+    hidden = jnp.tanh(x.reshape(len(x), -1) @ params["in.weight"].T)
+    return hidden @ params["out.weight"].T
+
+def make_network(key):
+    a, b = jax.random.split(key)
+    return ob.Network(apply, {
+        "in.weight": jax.random.normal(a, (6, 64)), "out.weight": jax.random.normal(b, (10, 6)),
+    })
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A network of digits, and two files of it that are permuted copies, in a folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(MAKER)
+    rng = np.random.default_rng(0)
+    own = {"in.weight": rng.normal(size=(6, 64)), "out.weight": rng.normal(size=(10, 6))}
+    (tmp_path / "runs").mkdir()
+    for name, order in zip("ab", ORDERS, strict=False):
+        moved = {"in.weight": own["in.weight"][order], "out.weight": own["out.weight"][:, order]}
+        whole = {key: np.ascontiguousarray(leaf, np.float32) for key, leaf in moved.items()}
+        save_file(whole, tmp_path / "runs" / f"{name}.safetensors")
+    return tmp_path
+
+
+NAMED = ["--network", "./net.py:make_network"]
+
+
+def test_a_folder_is_merged_by_a_network_and_scored(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["merge", "runs", *NAMED, "--data", "digits", "--t", "0.25", "--repair", "--out",
+          "merged.safetensors", "--json"])  # fmt: skip
+    report = json.loads(capsys.readouterr().out)
+    assert [m["weight"] for m in report["members"]] == [0.75, 0.25]
+    scores = report["scores"]
+    first = scores["members"][0]
+    for name in ("merged", "corrected", "ensemble"):  # copies: their average is each of them
+        assert scores[name]["nll"] == pytest.approx(first["nll"], rel=1e-4)
+    assert scores["plain"]["nll"] != pytest.approx(first["nll"], rel=1e-2)
+    found = load_file("merged.safetensors")
+    own = load_file("runs/a.safetensors")
+    np.testing.assert_allclose(found["in.weight"], own["in.weight"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_is_aligned_by_a_network(folder: Path) -> None:
+    main(["align", "runs/b.safetensors", "--to", "runs/a.safetensors", *NAMED, "--input-shape",
+          "64", "--out", "moved.safetensors"])  # fmt: skip
+    moved, own = load_file("moved.safetensors"), load_file("runs/a.safetensors")
+    assert all(np.array_equal(moved[name], own[name]) for name in own)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--data", "digits"], "name it with --network"),
+        (["--t", "2"], "--t is 2"),
+        (["--t", "0.5", "--weights", "1", "2"], "give one of them"),
+        (["--reset", "--repair"], "exclude each other"),
+        ([*NAMED, "--reset"], "name a data set with --data"),
+        (NAMED, "give --input-shape"),
+        (["--format", "pt"], "--format pt writes .pt files"),
+        ([*NAMED, "--data", "digits", "--reset"], "this network has none"),
+    ],
+)
+def test_options_of_the_command_that_make_no_sense(
+    folder: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["merge", "runs", *options, "--out", "merged.safetensors"])
+    assert message in capsys.readouterr().err
+    assert not (folder / "merged.safetensors").exists()

@@ -20,6 +20,11 @@ def figures_of(page: Path) -> list[str]:
     return re.findall(r"!\[[^\]]*\]\(figures/([^)]+)\)", page.read_text())
 
 
+def needs_torch(page: Path) -> bool:
+    """Whether the page uses PyTorch, with which `make test` does not run."""
+    return "import torch" in page.read_text()
+
+
 def run(page: Path) -> list[tuple[re.Match[str], str]]:
     """Every block of the page with what it printed."""
     text, names, found = page.read_text(), {"__name__": "__main__"}, []

@@ -2,13 +2,13 @@
 
 The members keep their files: tensors of safetensors files are memory maps, and the average of a
 tensor is computed when it is written. What is held in memory is what alignment needs, and with a
-network and data the weights of one member at a time.
+network and data the weights of one member at a time (of two, to repair their average).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
@@ -16,23 +16,49 @@ from numpy.typing import ArrayLike
 
 from onebasin.alignment import align, align_many
 from onebasin.checkpoints import Checkpoint, Entries, read_checkpoint
-from onebasin.data import Split
-from onebasin.evaluation import Predictive, predictive
-from onebasin.networks import NetworkLike
+from onebasin.choices import check_choice
+from onebasin.data import Dataset, Split
+from onebasin.evaluation import (
+    MixturePredictive,
+    Predictive,
+    accuracy,
+    nll,
+    predictive,
+    rmse,
+)
+from onebasin.inference.refreshing import refresh_state
+from onebasin.likelihoods import LikelihoodLike
+from onebasin.networks import Network, NetworkLike
+from onebasin.paths import line, repair
 from onebasin.posterior import Samples
 from onebasin.symmetry import Permutation, Symmetry, transpositions
 from onebasin.tensor_files import Pathlike
 from onebasin.trees import add_axis
 
 Member: TypeAlias = Pathlike | Mapping[str, ArrayLike]
+Correction: TypeAlias = Literal["repair", "reset"]
+Tensors: TypeAlias = Callable[[str], np.ndarray]
+CALIBRATING = 1000  # training examples on which units are repaired
 
 
 @dataclass(frozen=True)
 class Score:
-    """Negative log likelihood in nats per example, and the share of examples classified right."""
+    """How well a network predicts."""
 
     nll: float
-    accuracy: float
+    """Negative log likelihood in nats per example."""
+    score: float
+    """The share of examples classified right, or the root mean squared error of numbers."""
+    score_name: Literal["accuracy", "rmse"] = "accuracy"
+
+    @property
+    def accuracy(self) -> float:
+        """The share of examples classified right; NaN where targets are numbers."""
+        return self.score if self.score_name == "accuracy" else float("nan")
+
+    def summary(self) -> dict[str, float]:
+        """The numbers by name."""
+        return {"nll": self.nll, self.score_name: self.score}
 
 
 @dataclass(frozen=True)
@@ -45,7 +71,9 @@ class Scores:
     merged: Score
     """The average of the aligned members."""
     ensemble: Score
-    """The average of the members' class probabilities, which takes a run of every member."""
+    """The average of the members' predictions, which takes a run of every member."""
+    corrected: Score | None = None
+    """The average of the aligned members, repaired or reset."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +95,8 @@ class Merge:
     weights: tuple[float, ...]
     entries: tuple[Entries, ...] = field(repr=False)
     scores: Scores | None = None
+    corrected: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    """Entries that a repair or a reset of running statistics has changed."""
 
     def __repr__(self) -> str:
         swaps = sum(int(transpositions(p)) for p in self.permutations)
@@ -78,6 +108,10 @@ class Merge:
         Entries that are not floating-point numbers, such as counters, are those of the first
         member.
         """
+        lead = self.entries[0]
+        known = lead.tied.get(name, name) if self.corrected else name
+        if known in self.corrected:
+            return np.asarray(self.corrected[known], lead.checkpoint.tensors[name].dtype)
         moved = (e.moved(name, p) for e, p in zip(self.entries, self.permutations, strict=True))
         return _average(moved, self.weights)
 
@@ -97,7 +131,9 @@ def merge(
     symmetry: Symmetry,
     weights: Sequence[float] | None = None,
     network: NetworkLike | None = None,
-    data: Split | None = None,
+    data: Dataset | Split | None = None,
+    likelihood: LikelihoodLike = "categorical",
+    correct: Correction | None = None,
     max_sweeps: int = 100,
 ) -> Merge:
     """Align checkpoints to one another and average them.
@@ -109,9 +145,14 @@ def merge(
       members: files or folders of state_dicts, or state_dicts of arrays in memory.
       symmetry: the symmetry of their network, found by `find_symmetry` or loaded from a file.
       weights: the share of each member; equal by default. Two members with 1 − t and t give the
-        point at t of the line between them.
+        point at t of the geodesic between them, a straight line.
       network: the network, to score the result; takes the entries of the symmetry as params.
-      data: examples with class labels to score it on.
+      data: examples to score it on: the test examples of a `Dataset`, or those given.
+      likelihood: what the targets are; a name, or a value from `onebasin.likelihoods`.
+      correct: what to do about the statistics of units, which averaging changes: "reset" measures
+        the running statistics anew (as `refresh_state`), "repair" gives every hidden unit the mean
+        and standard deviation that two members have there (as `repair`). Both use the training
+        examples of a `Dataset`, or those given.
       max_sweeps: the maximum number of sweeps over the groups.
 
     >>> import onebasin as ob
@@ -125,6 +166,8 @@ def merge(
     shares = _shares(weights, len(members))
     if (network is None) != (data is None):
         raise ValueError("scores need both network and data; give both or neither")
+    if correct is not None:
+        _check_correction(correct, network, len(members))
     entries = tuple(Entries(_checkpoint(member), symmetry) for member in members)
     _check_alike(entries)
     params = [own.params for own in entries]
@@ -140,7 +183,26 @@ def merge(
     result = Merge(permutations, shares, entries)
     if network is None or data is None:
         return result
-    return Merge(permutations, shares, entries, _scores(result, symmetry, network, data))
+    train, test = (data.train, data.test) if isinstance(data, Dataset) else (data, data)
+    if correct is not None:
+        changed = (_reset if correct == "reset" else _repaired)(result, symmetry, network, train.x)
+        result = replace(result, corrected=changed)
+    return replace(result, scores=_scores(result, symmetry, network, test, likelihood))
+
+
+def _check_correction(correct: Correction, network: NetworkLike | None, count: int) -> None:
+    check_choice(correct, Correction, "correct")
+    if network is None:
+        raise ValueError(f'correct="{correct}" runs the network on data; give network and data')
+    if correct == "repair" and count != 2:
+        raise ValueError(
+            f'correct="repair" is for two members, got {count}; correct="reset" takes any number'
+        )
+    if correct == "reset" and getattr(network, "running", None) is None:
+        raise ValueError(
+            'correct="reset" measures running statistics anew, and this network has none; take '
+            'correct="repair"'
+        )
 
 
 def _shares(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
@@ -185,32 +247,82 @@ def _average(arrays: Any, weights: Sequence[float]) -> np.ndarray:
     return np.asarray(total, first.dtype)
 
 
-def _scores(result: Merge, symmetry: Symmetry, network: NetworkLike, data: Split) -> Scores:
+def _trees(tensors: Tensors, symmetry: Symmetry) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The params and the running statistics of a member or an average, in memory."""
+    params = {name: np.asarray(tensors(name)) for name in symmetry.layouts}
+    return params, {name: np.asarray(tensors(name)) for name in symmetry.state_layouts} or None
+
+
+def _reset(
+    result: Merge, symmetry: Symmetry, network: NetworkLike, x: ArrayLike
+) -> dict[str, np.ndarray]:
+    """The running statistics that the average has on data."""
+    assert isinstance(network, Network)  # it has running statistics
+    params, _ = _trees(result.tensor, symmetry)
+    state = refresh_state(params, network, x)
+    return {name: np.asarray(leaf) for name, leaf in state.items()}
+
+
+def _repaired(
+    result: Merge, symmetry: Symmetry, network: NetworkLike, x: ArrayLike
+) -> dict[str, np.ndarray]:
+    """The params with which every hidden unit has the statistics interpolated between the ends."""
+    ends = [
+        _trees(lambda name, e=own, p=permutation: e.moved(name, p), symmetry)
+        for own, permutation in zip(result.entries, result.permutations, strict=True)
+    ]
+    (first, state0), (second, state1) = ends
+    path = line(first, second, state0, state1)
+    some = np.asarray(x)[:CALIBRATING]
+    point = repair(path, network, some, symmetry=symmetry)(result.weights[1])
+    return {name: np.asarray(leaf) for name, leaf in point.draw(0).items()}
+
+
+def _scores(
+    result: Merge,
+    symmetry: Symmetry,
+    network: NetworkLike,
+    data: Split,
+    likelihood: LikelihoodLike,
+) -> Scores:
     """Every member, the plain and the aligned average, and the ensemble, on the same examples."""
-    log_probs = []
 
-    def score(tensors: Any, keep: bool = False) -> Score:
-        tree = {name: np.asarray(tensors(name)) for name in symmetry.layouts}
-        state = {name: np.asarray(tensors(name)) for name in symmetry.state_layouts} or None
-        one = Samples(add_axis(tree), state=add_axis(state) if state else None)
+    def predicted(tensors: Tensors) -> Predictive | MixturePredictive:
+        params, state = _trees(tensors, symmetry)
+        one = Samples(add_axis(params), state=add_axis(state) if state else None)
         # A single draw is used as it is, whatever the key.
-        key, likelihood = jax.random.key(0), "categorical"
-        found = predictive(one, network, data.x, key=key, likelihood=likelihood, progress="silent")
-        assert isinstance(found, Predictive)  # that of classes
-        if keep:
-            log_probs.append(found.log_probs)
-        return _score(found.log_probs, data.y)
+        key = jax.random.key(0)
+        return predictive(one, network, data.x, key=key, likelihood=likelihood, progress="silent")
 
-    members = tuple(score(e.checkpoint.tensors.__getitem__, keep=True) for e in result.entries)
-    identity = (symmetry.identity(),) * len(members)
-    plain = score(Merge(identity, result.weights, result.entries).tensor)
-    merged = score(result.tensor)
-    shares = np.log(np.maximum(result.weights, np.finfo(float).tiny))
-    mixed = np.logaddexp.reduce([p + w for p, w in zip(log_probs, shares, strict=True)])
-    return Scores(members, plain, merged, _score(mixed, data.y))
+    each = [predicted(own.checkpoint.tensors.__getitem__) for own in result.entries]
+    identity = (symmetry.identity(),) * len(each)
+    aligned = replace(result, corrected={})
+    plain = replace(aligned, permutations=identity)
+    found = {
+        "members": tuple(_score(one, data.y) for one in each),
+        "ensemble": _score(_mixed(each, result.weights), data.y),
+        "plain": _score(predicted(plain.tensor), data.y),
+        "merged": _score(predicted(aligned.tensor), data.y),
+    }
+    corrected = _score(predicted(result.tensor), data.y) if result.corrected else None
+    return Scores(**found, corrected=corrected)
 
 
-def _score(log_probs: np.ndarray, y: ArrayLike) -> Score:
-    labels = np.asarray(y)
-    nll = -float(log_probs[np.arange(len(labels)), labels].mean(dtype=np.float64))
-    return Score(nll, float((log_probs.argmax(-1) == labels).mean()))
+def _mixed(
+    each: Sequence[Predictive | MixturePredictive], weights: Sequence[float]
+) -> Predictive | MixturePredictive:
+    """The ensemble: a weighted average of probabilities or densities."""
+    first = each[0]
+    if isinstance(first, MixturePredictive):
+        outputs = np.concatenate([one.outputs for one in each if isinstance(one, type(first))])
+        return replace(first, outputs=outputs, weights=np.asarray(weights))
+    shares = np.log(np.maximum(weights, np.finfo(float).tiny))
+    tables = [one.log_probs for one in each if isinstance(one, Predictive)]
+    mixed = np.logaddexp.reduce([p + w for p, w in zip(tables, shares, strict=True)])
+    return replace(first, log_probs=mixed)
+
+
+def _score(p: Predictive | MixturePredictive, y: ArrayLike) -> Score:
+    if isinstance(p, Predictive):
+        return Score(nll(p, y), accuracy(p, y))
+    return Score(nll(p, y), rmse(p, y), "rmse")

@@ -174,6 +174,21 @@ def test_tied_weights_are_one_parameter(module: nn.Module) -> None:
     assert [str(place) for place in group.places] == ["0.weight[1]"]
 
 
+def test_a_layer_called_twice_has_one_state() -> None:
+    """The exported graph names its buffers by one of its places, the state_dict by both."""
+    norm = nn.BatchNorm1d(5)
+    module = nn.Sequential(nn.Linear(3, 5), norm, nn.ReLU(), norm, nn.Linear(5, 2))
+    module(numbers(9, 3))
+    network = from_torch(module.eval(), numbers(4, 3))
+    assert sorted(network.state) == ["1.running_mean", "1.running_var"]
+    state = {name: leaf + 1 for name, leaf in network.state.items()}
+    target = network.load_into(copy.deepcopy(module), network.params, state)
+    x = numbers(6, 3)
+    found = network.apply(network.params, to_jax(x), state)
+    np.testing.assert_allclose(found, target(x).detach(), rtol=1e-5, atol=1e-6)
+    assert not np.allclose(found, module(x).detach(), atol=1e-3)
+
+
 def test_weights_tied_through_a_transpose_are_refused() -> None:
     module = mlp()
     module[2] = nn.Linear(5, 3, bias=False)

@@ -12,7 +12,7 @@ import numpy as np
 
 from onebasin.networks import Network
 from onebasin.posterior import MeanField, Samples
-from onebasin.trees import first_difference, shapes_by_path
+from onebasin.trees import first_difference
 
 StateDict: TypeAlias = Mapping[str, Any]
 Scale: TypeAlias = Literal["softplus", "exp", "std"]
@@ -34,10 +34,10 @@ def samples_from_state_dicts(state_dicts: Sequence[StateDict], network: Network)
     """
     if not state_dicts:
         raise ValueError("there are no state_dicts; give at least one")
-    entries = [_arrays(one) for one in state_dicts]
+    entries = [arrays_of(one) for one in state_dicts]
     params, state = _names(network)
     for number, one in enumerate(entries):
-        _check(one, {**params, **state}, f"state_dict {number}")
+        check_shapes(one, {**params, **state}, f"state_dict {number}")
     draws = {name: np.stack([one[name] for one in entries]) for name in params}
     running = {name: np.stack([one[name] for one in entries]) for name in state}
     return Samples(draws, state=running or None)
@@ -79,13 +79,12 @@ def mean_field_from_state_dict(
         raise ValueError(f"kind must be one of {', '.join(makers)}, got {kind!r}")
     if not fixed_std > 0:
         raise ValueError(f"fixed_std is {fixed_std}; give a positive number")
-    own = _arrays(state_dict)
+    own = arrays_of(state_dict)
     params, state = _names(network)
     means: dict[str, np.ndarray] = {}
     stds: dict[str, np.ndarray] = {}
     for name in params:
-        path, _, leaf = name.rpartition(".")
-        parts = {"path": f"{path}." if path else "", "leaf": leaf}
+        parts = parts_of(name)
         centre, spread = mean.format(**parts), scale.format(**parts)
         if name in own and centre not in own:
             means[name] = own[name]
@@ -99,32 +98,76 @@ def mean_field_from_state_dict(
                 f"the state_dict has no '{missing}' for '{name}'; say with mean= and scale= how "
                 "its names are formed"
             )
-    _check(means, params, "the means")
-    _check(stds, params, "the standard deviations")
+    check_shapes(means, params, "the means")
+    check_shapes(stds, params, "the standard deviations")
     running = {name: own[name] for name in state if name in own}
-    _check(running, state, "the state_dict")
+    check_shapes(running, state, "the state_dict")
     return MeanField(means, stds, running or None)
+
+
+def state_dict_from_mean_field(
+    posterior: MeanField,
+    *,
+    mean: str = "{path}{leaf}_mu",
+    scale: str = "{path}{leaf}_rho",
+    kind: Scale = "softplus",
+) -> dict[str, np.ndarray]:
+    """The entries of variational layers for a posterior, such as an aligned one, as arrays.
+
+    Args:
+      posterior: a `MeanField` over params with names of a state_dict.
+      mean, scale, kind: the rule, as in `mean_field_from_state_dict`.
+
+    >>> import onebasin as ob
+    >>> q = ob.MeanField({"fc.weight": np.ones(2)}, {"fc.weight": np.full(2, np.log(2))})
+    >>> entries = state_dict_from_mean_field(q)
+    >>> sorted(entries), np.abs(entries["fc.weight_rho"]).max() < 1e-6
+    (['fc.weight_mu', 'fc.weight_rho'], True)
+    """
+    makers = {"softplus": lambda s: s + np.log(-np.expm1(-s)), "exp": np.log, "std": lambda s: s}
+    if kind not in makers:
+        raise ValueError(f"kind must be one of {', '.join(makers)}, got {kind!r}")
+    made = {name: np.asarray(leaf) for name, leaf in (posterior.state or {}).items()}
+    for name, centre in posterior.mean.items():
+        std = np.asarray(posterior.std[name])
+        made[mean.format(**parts_of(name))] = np.asarray(centre)
+        made[scale.format(**parts_of(name))] = np.asarray(makers[kind](std), std.dtype)
+    return made
 
 
 def _names(
     network: Network,
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
     """The shapes of the params and of the running statistics, by the names of the state_dict."""
-    return shapes_by_path(network.params), shapes_by_path(network.state)
+    return shapes_of(network.params), shapes_of(network.state)
 
 
-def _arrays(state_dict: StateDict) -> dict[str, np.ndarray]:
-    def array(value: Any) -> np.ndarray:
-        if hasattr(value, "detach"):  # a tensor of PyTorch
-            from onebasin.pytorch_tensors import to_array
-
-            return to_array(value)
-        return np.asarray(value)
-
-    return {name: array(value) for name, value in state_dict.items()}
+def shapes_of(tree: Any) -> dict[str, tuple[int, ...]]:
+    """Shapes by name, in the order of the module; none for no tree."""
+    return {name: tuple(np.shape(leaf)) for name, leaf in (tree or {}).items()}
 
 
-def _check(
+def parts_of(name: str) -> dict[str, str]:
+    """The path and the leaf of a name, for rules: `fc1.` and `weight` of `fc1.weight`."""
+    path, _, leaf = name.rpartition(".")
+    return {"path": f"{path}." if path else "", "leaf": leaf}
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A tensor of PyTorch, or what NumPy takes, as an array."""
+    if hasattr(value, "detach"):
+        from onebasin.pytorch_tensors import to_array
+
+        return to_array(value)
+    return np.asarray(value)
+
+
+def arrays_of(state_dict: StateDict) -> dict[str, np.ndarray]:
+    """All entries as arrays."""
+    return {name: as_array(value) for name, value in state_dict.items()}
+
+
+def check_shapes(
     own: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], what: str
 ) -> None:
     """Refuse arrays that lack a name or have another shape; other entries do not matter."""

@@ -1,7 +1,7 @@
 """`onebasin align`: align files to one target, or jointly."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -14,7 +14,7 @@ from onebasin.choices import (
     StartName,
     WeightObjective,
 )
-from onebasin.cli import align_checkpoints, shared
+from onebasin.cli import align_checkpoints, plain_checkpoints, shared
 from onebasin.cli.opening import MATCHED, Opened, open_posteriors
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class Align(shared.SeededOptions, shared.NetworkOptions, shared.OverwriteOption)
     With --to, every file is aligned to that one. Without it, two or more files, or the draws of
     one file of samples, are aligned jointly, without a reference.
 
-    Plain state_dicts (.safetensors, .pt, folders of Hugging Face) need --symmetry and are written
-    with the names, data types and metadata that they have.
+    Plain state_dicts (.safetensors, .pt, folders of either or of Hugging Face) need --network or
+    --symmetry, and are written with the names, data types and metadata that they have.
 
     Example: onebasin align q1.safetensors --to q0.safetensors --out moved.safetensors
     """
@@ -66,6 +66,8 @@ class Align(shared.SeededOptions, shared.NetworkOptions, shared.OverwriteOption)
     """Search further with the Frank–Wolfe algorithm (slow for wide networks)."""
     max_sweeps: int = 100
     """Maximum number of sweeps over the groups."""
+    format: plain_checkpoints.Format | None = None
+    """Format of state_dicts written; by default that of --out or of each file."""
 
 
 COMMAND = Align
@@ -76,10 +78,14 @@ JUDGED = 500  # training examples on which learned permutations are judged, or h
 def run(config: Align) -> None:
     """Check the files by their headers, align, write the moved posteriors, and report."""
     _check_options(config)
+    config = replace(config, files=plain_checkpoints.expanded(config.files))
     outs = _outputs(config)
     if align_checkpoints.are_checkpoints((*config.files, *([config.to] if config.to else []))):
-        align_checkpoints.run(config, outs, _symmetry_of_checkpoints(config))
+        symmetry, _ = plain_checkpoints.symmetry_of(config, config.files[0])
+        align_checkpoints.run(config, outs, symmetry)
         return
+    if config.format is not None:
+        raise ValueError("--format is for plain state_dicts; posteriors are safetensors files")
     opened = _opened(config)
     with shared.writing(*outs.values()):
         _align(config, outs, opened)
@@ -104,18 +110,6 @@ def _align(config: Align, outs: dict[Path, Path], opened: Opened) -> None:
         shared.write_posterior(
             outs[path], posterior, headers[path], overwrite=config.overwrite, alignment=record
         )
-
-
-def _symmetry_of_checkpoints(config: Align) -> "Symmetry":
-    """That of a file: a state_dict does not say what network it is of."""
-    from onebasin.symmetry import Symmetry
-
-    if config.symmetry is None:
-        raise ValueError(
-            f"{config.files[0]} is a plain state_dict, which does not name its network; give "
-            "--symmetry with a file that Symmetry.save has written"
-        )
-    return Symmetry.load(config.symmetry)
 
 
 def _check_options(config: Align) -> None:
@@ -173,15 +167,17 @@ def _outputs(config: Align) -> dict[Path, Path]:
         # A folder in the form of Hugging Face gives a folder.
         if config.out.is_dir() and not config.files[0].is_dir():
             raise ValueError(f"{config.out} is a folder; with one posterior --out is a file")
+        plain_checkpoints.check_format(config.out, config.format)
         outs = {config.files[0]: config.out}
     else:
         if config.out.exists() and not config.out.is_dir():
             raise ValueError(f"{config.out} is a file; with several posteriors --out is a folder")
-        names = [file.name for file in config.files]
+        form = config.format
+        names = [f.with_suffix(f".{form}").name if form else f.name for f in config.files]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two files are called {name}; rename one, or align it alone")
-        outs = {file: config.out / file.name for file in config.files}
+        outs = {f: config.out / name for f, name in zip(config.files, names, strict=True)}
     for path in outs.values():
         shared.check_new(path, overwrite=config.overwrite)
     return outs

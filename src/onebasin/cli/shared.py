@@ -67,7 +67,7 @@ class NetworkOptions:
     input_shape: tuple[int, ...] = ()
     """Shape of one input, if neither the file nor data tell it."""
     symmetry: Path | None = None
-    """File of a symmetry, used instead of tracing the network; plain state_dicts need one."""
+    """File of a symmetry, used instead of tracing the network."""
 
 
 @dataclass(frozen=True, kw_only=True)

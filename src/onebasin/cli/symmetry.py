@@ -9,6 +9,7 @@ import tyro
 from onebasin.choices import NetworkName
 from onebasin.cli import shared
 from onebasin.cli.opening import open_posteriors
+from onebasin.cli.plain_checkpoints import own_network
 
 if TYPE_CHECKING:
     from onebasin.networks.described import DescribedNetwork
@@ -79,16 +80,11 @@ def _symmetry(config: SymmetryOptions) -> "Symmetry":
     shape = tuple(config.input_shape)
     if config.network not in known and not is_own:
         return open_posteriors(OfFile(input_shape=shape), path).symmetry
-    network = _own(config, shape) if is_own else _built_in(config, shape)
+    if is_own:
+        own, x = own_network(config.network, shape)
+        return find_symmetry(own, x=x)
+    network = _built_in(config, shape)
     return find_symmetry(network, network.shapes, network.x, state=network.state)
-
-
-def _own(config: SymmetryOptions, shape: tuple[int, ...]) -> "DescribedNetwork":
-    from onebasin.networks.described import DescribedNetwork
-
-    if not shape:
-        raise ValueError(f"{config.network} needs the shape of one input; give --input-shape")
-    return DescribedNetwork.own(config.network, shape)
 
 
 def _built_in(config: SymmetryOptions, shape: tuple[int, ...]) -> "DescribedNetwork":

@@ -72,7 +72,7 @@ def refresh_state(
     if not isinstance(network, Network | Problem) or network.running is None:
         raise ValueError(
             f"{network!r} has no running statistics that can be measured; give a Network from "
-            f"networks.from_linen, from_nnx or from_equinox, or a Problem made from it"
+            f"networks.from_linen, from_nnx, from_equinox or from_torch, or a Problem made from it"
         )
     if draws < 0 or (draws > 0 and key is None):
         raise ValueError("draws is a number of draws; if it is above 0, give the key as well")

@@ -43,6 +43,7 @@ class Network:
       fill: `fill(module, restored)` writes what `restore` gave into a module that holds its own
         weights; set by `networks.from_torch`.
       running: how the running statistics are updated and measured; the adapters set it.
+      example: inputs with which to trace it; set by `networks.from_torch`.
 
     >>> import jax.numpy as jnp, onebasin as ob
     >>> ob.Network(lambda params, x: x @ params["w"], {"w": jnp.ones((3, 2))})
@@ -55,6 +56,7 @@ class Network:
     restore: Callable[[PyTree, PyTree | None], Any] | None = field(default=None, repr=False)
     fill: Callable[[Any, Any], Any] | None = field(default=None, repr=False)
     running: RunningStatistics | None = field(default=None, repr=False)
+    example: Any | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         running = (

@@ -4,9 +4,10 @@
     package.module:make_network  a function in a module that Python can import
 
 The function is called with those of the keyword arguments `key` (a JAX key for the initial weights)
-and `example` (one input, with a batch axis) that it declares. It returns a Flax Linen, Flax NNX or
-Equinox module, a pair of an Equinox module and its state, or a `Network`. What is recorded of it is
-its place and a digest of the source file, never code.
+and `example` (one input, with a batch axis) that it declares. It returns a Flax Linen, Flax NNX,
+Equinox or PyTorch module, a pair of an Equinox module and its state or of a PyTorch module and
+inputs for it, or a `Network`. What is recorded of it is its place and a digest of the source file,
+never code.
 """
 
 import hashlib
@@ -26,7 +27,10 @@ import numpy as np
 
 from onebasin.networks.adapters import from_equinox, from_linen, from_nnx
 from onebasin.networks.network import Network
+from onebasin.networks.pytorch import from_torch
+from onebasin.networks.pytorch.seeding import outside_jax, params_of, seeded
 from onebasin.networks.running import inference_arguments
+from onebasin.pytorch_tensors import import_torch
 from onebasin.trees import PyTree
 
 GIVEN = ("key", "example")
@@ -115,8 +119,8 @@ class Place:
             told = " ".join(str(error).split()) or "no message"
             raise OwnNetworkError(f"{self} fails with {type(error).__name__}: {told}") from error
 
-    def make(self, input_shape: tuple[int, ...]) -> "OwnNetwork":
-        """The network for inputs of a shape."""
+    def make(self, input_shape: tuple[int, ...] | None) -> "OwnNetwork":
+        """The network for inputs of a shape; none, if the function gives inputs itself."""
         function = self.load()
         with self._naming_errors():
             known = inspect.signature(function).parameters.values()
@@ -132,11 +136,13 @@ class Place:
                 f"{self} needs an argument {needed[0]}; it is called with key= and example= only"
             )
         taken = {p.name for p in known} & set(GIVEN)
-        example = np.zeros((1, *input_shape), np.float32)
+        example = None if input_shape is None else np.zeros((1, *input_shape), np.float32)
+        if example is None and "example" in taken:
+            raise OwnNetworkError(f"{self} needs the shape of one input; give input_shape")
 
         def made(key: jax.Array) -> Any:
             values = {"key": key, "example": example}
-            with self._naming_errors():
+            with self._naming_errors(), seeded(jax.random.key_data(key)):
                 return function(**{name: values[name] for name in taken})
 
         def init(key: jax.Array) -> PyTree:
@@ -144,6 +150,9 @@ class Place:
 
         first = made(jax.random.key(0))
         network = adapted(first, example, self, key=jax.random.key(0))
+        if module_in(first) is not None:  # PyTorch draws weights itself
+            params = lambda key: params_of(module_in(made(key)), network.params)
+            return OwnNetwork(network, outside_jax(params, network.params), fixed=False)
         fixed = "key" not in taken and not _is_linen(first)
         return OwnNetwork(network, (lambda key: network.params) if fixed else init, fixed)  # noqa: ARG005
 
@@ -158,10 +167,16 @@ class OwnNetwork:
     """Whether every key gives the same params, because the function takes none."""
 
 
-def adapted(made: Any, example: np.ndarray, source: object, *, key: jax.Array) -> Network:
+def adapted(made: Any, example: np.ndarray | None, source: object, *, key: jax.Array) -> Network:
     """A `Network` from what a function made."""
     if isinstance(made, Network):
         return made
+    module = module_in(made)
+    if example is None and (_is_linen(made) or (module is made and module is not None)):
+        raise OwnNetworkError(f"{source} needs the shape of one input; give input_shape")
+    if module is not None:
+        inputs = import_torch().from_numpy(example) if module is made else made[1]
+        return from_torch(module.eval(), inputs)
     if _is_linen(made):
         calm = inference_arguments(inspect.signature(type(made).__call__).parameters)
         return from_linen(made, made.init(key, example, **calm), **calm)
@@ -172,9 +187,16 @@ def adapted(made: Any, example: np.ndarray, source: object, *, key: jax.Array) -
     if _is_of(made, "flax"):
         return from_nnx(made)
     raise OwnNetworkError(
-        f"{source} returns a {type(made).__name__}; return a Flax or Equinox module or an "
-        "onebasin.Network"
+        f"{source} returns a {type(made).__name__}; return a Flax, Equinox or PyTorch module or "
+        "an onebasin.Network"
     )
+
+
+def module_in(made: Any) -> Any | None:
+    """The PyTorch module that a function returns, alone or with inputs for it."""
+    pair = isinstance(made, tuple) and len(made) == 2
+    module = made[0] if pair else made
+    return module if _is_of(module, "torch") else None
 
 
 def _is_linen(made: Any) -> bool:

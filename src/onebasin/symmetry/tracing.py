@@ -56,7 +56,8 @@ def find_symmetry(
 
     Args:
       network: `apply(params, x)`, or `apply(params, x, state)` with running statistics; a
-        `Network`, which has its params and state; or a `Problem`, which has its inputs too.
+        `Network`, which has its params and state; or a `Problem`, which has its inputs too. So has
+        a `Network` of `networks.from_torch`.
       params: the network's params; their shapes (`jax.ShapeDtypeStruct`) are enough.
       x: a batch of inputs, or its shape.
       state: the running statistics, if the network has any.
@@ -80,6 +81,7 @@ def find_symmetry(
     apply = apply_of(network)
     if params is None and isinstance(network, Network):
         params, state = network.params, network.state
+        x = network.example if x is None else x
     if isinstance(network, Problem):
         params = network.shapes if params is None else params
         x = network.x[:2] if x is None else x

@@ -8,7 +8,14 @@ import numpy as np
 
 from onebasin.networks.network import Network
 from onebasin.networks.pytorch.exporting import CannotConvert, Example, export, fixed_rows
-from onebasin.networks.pytorch.interpreting import Origin, Program, read_program, width_of
+from onebasin.networks.pytorch.interpreting import (
+    NOTHING,
+    Origin,
+    Program,
+    read_program,
+    width_of,
+)
+from onebasin.networks.pytorch.statistics import Call, running_statistics
 from onebasin.networks.pytorch.storage import Entries, read_entries
 from onebasin.pytorch_tensors import dtype_of, import_torch, to_jax, to_tensor
 from onebasin.trees import PyTree, first_difference
@@ -61,10 +68,23 @@ def from_torch(
     params = {name: to_jax(tensor) for name, tensor in entries.params.items()}
     running = {name: to_jax(tensor) for name, tensor in entries.state.items()} or None
     run = read_program(program, origins, [position], width_of(params))
-    apply = _apply(run, rows, bool(running))
-    network = Network(apply, params, running, _restore(entries), _fill)
-    _check_outputs(network, batch, taken, type(module).__name__)
+    call = _call(run, rows)
+    apply: Any = lambda params, x: call(params, x, None)[0]
+    statistics = None
+    if running:
+        apply = lambda params, x, state: call(params, x, state)[0]
+        statistics = running_statistics(run, running, call, type(module).__name__)
+    arrays = {k: np.asarray(to_jax(t)) for k, t in batch.kwargs.items()}
+    x = arrays or _alone([np.asarray(to_jax(t)) for t in batch.args])
+    first = x if rows is not None else jax.tree.map(lambda array: array[:2], x)
+    network = Network(apply, params, running, _restore(entries), _fill, statistics, first)
+    _check_outputs(network, x, taken, type(module).__name__)
     return network
+
+
+def _alone(arrays: Sequence[np.ndarray]) -> Any:
+    """The inputs of a call as the network takes them: a single one is not in a tuple."""
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
 def _check_module(torch: Any, module: Any) -> None:
@@ -136,8 +156,8 @@ def _origins(
             rows = rows if fixed is None else fixed
         elif kind == "PARAMETER":
             origins[node.name] = "params", entries.tied.get(target, target)
-        elif kind == "BUFFER" and target in entries.state:
-            origins[node.name] = "state", target
+        elif kind == "BUFFER" and entries.tied.get(target, target) in entries.state:
+            origins[node.name] = "state", entries.tied.get(target, target)
         elif kind not in ("BUFFER", "CONSTANT_TENSOR"):
             raise CannotConvert(f"the module holds {target}, a {kind}, which is not supported")
     for spec in signature.output_specs:
@@ -149,10 +169,12 @@ def _origins(
     return origins, rows
 
 
-def _apply(run: Program, rows: int | None, has_state: bool) -> Any:
-    """`apply(params, x)`, or `apply(params, x, state)` where buffers move with units."""
+def _call(run: Program, rows: int | None) -> Call:
+    """The outputs for params, inputs and state, with other functions for some steps."""
 
-    def call(params: PyTree, x: Any, state: PyTree | None) -> jax.Array:
+    def call(
+        params: PyTree, x: Any, state: PyTree | None, instead: Any = NOTHING
+    ) -> tuple[jax.Array, ...]:
         if isinstance(x, Mapping):
             inputs = dict(x)
         else:
@@ -166,10 +188,9 @@ def _apply(run: Program, rows: int | None, has_state: bool) -> Any:
                 f"this module computes with a batch of {rows} only, as in its example; give as "
                 "many rows, or write the module for any number"
             )
-        (result,) = run({"params": params, "state": state or {}, "input": inputs})
-        return result
+        return run({"params": params, "state": state or {}, "input": inputs}, instead)
 
-    return call if has_state else lambda params, x: call(params, x, None)
+    return call
 
 
 def _restore(entries: Entries) -> Any:
@@ -200,10 +221,8 @@ def _fill(module: Any, restored: Mapping[str, Any]) -> Any:
     return module
 
 
-def _check_outputs(network: Network, batch: Example, expected: Any, name: str) -> None:
+def _check_outputs(network: Network, x: Any, expected: Any, name: str) -> None:
     """Refuse a network whose outputs on the example are not PyTorch's."""
-    arrays = {k: np.asarray(to_jax(t)) for k, t in batch.kwargs.items()}
-    x = arrays or tuple(np.asarray(to_jax(t)) for t in batch.args)
     rest = () if network.state is None else (network.state,)
     found = np.asarray(jax.jit(network.apply)(network.params, x, *rest))
     wanted = np.asarray(to_jax(expected))

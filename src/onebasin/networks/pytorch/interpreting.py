@@ -8,6 +8,7 @@ the module says `.float()`, or rounding would hide what the check looks for.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
@@ -18,6 +19,7 @@ from onebasin.networks.pytorch.exporting import CannotConvert
 from onebasin.networks.pytorch.registry import counterpart
 from onebasin.pytorch_tensors import dtype_of, import_torch, to_array
 
+NOTHING: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 ABOUT_MEMORY = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
 Origin = Literal["params", "state", "input"]
 
@@ -63,13 +65,22 @@ class Program:
     width: int
     """Bits of the widest floating-point param."""
 
-    def __call__(self, given: Mapping[Origin, Mapping[Any, Any]]) -> tuple[jax.Array, ...]:
-        """The outputs for params, state and inputs, each by the keys of the sources."""
+    def __call__(
+        self,
+        given: Mapping[Origin, Mapping[Any, Any]],
+        instead: Mapping[str, Callable[..., Any]] = NOTHING,
+    ) -> tuple[jax.Array, ...]:
+        """The outputs for params, state and inputs, each by the keys of the sources.
+
+        `instead` has other functions for some steps, by their names.
+        """
         # The arithmetic is PyTorch's own, which promotes data types and ranks.
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            return self._run(given)
+            return self._run(given, instead)
 
-    def _run(self, given: Mapping[Origin, Mapping[Any, Any]]) -> tuple[jax.Array, ...]:
+    def _run(
+        self, given: Mapping[Origin, Mapping[Any, Any]], instead: Mapping[str, Callable[..., Any]]
+    ) -> tuple[jax.Array, ...]:
         floats = [leaf.dtype for leaf in given["params"].values() if _is_float(leaf.dtype)]
         widest = max(floats, key=_bits, default=None)
         wide = widest if widest is not None and _bits(widest) > self.width else None
@@ -100,7 +111,7 @@ class Program:
             args = [filled(value) for value in step.args]
             kwargs = {name: filled(value) for name, value in step.kwargs.items()}
             try:
-                result = step.function(*args, **kwargs)
+                result = instead.get(step.name, step.function)(*args, **kwargs)
             except (TypeError, ValueError, IndexError) as error:
                 raise ValueError(f"{error} (at {step.text})") from error
             known[step.name] = result if step.dtype is None else cast(result, step.dtype)

@@ -26,7 +26,7 @@ class Entries:
     params: Mapping[str, Any]
     state: Mapping[str, Any]
     tied: Mapping[str, str]
-    """The first name of every parameter that has several, by each further name."""
+    """The name kept of every parameter or moving buffer that has several, by each further name."""
     others: Mapping[str, Any]
     """Copies of the other entries of the state_dict."""
 
@@ -49,6 +49,13 @@ def read_entries(module: Any, example: Example, state: Sequence[str] | None) -> 
         if name not in buffers:
             raise ValueError(f"state names '{name}', which is no buffer of {type(module).__name__}")
     found = {name: buffers[name] for name in moving}
+    homes: dict[tuple[Any, ...], str] = {
+        _storage(buffer): name for name, buffer in found.items() if buffer.numel()
+    }
+    for name, buffer in buffers.items():
+        home = homes.get(_storage(buffer))
+        if home is not None and name not in found:  # a layer that is used under several names
+            tied[name] = home
     saved = module.state_dict()
     others = {n: t.clone() for n, t in saved.items() if n not in {*params, *tied, *found}}
     return Entries(params, found, tied, others)
