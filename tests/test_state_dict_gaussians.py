@@ -60,7 +60,7 @@ def test_a_diagonal_laplace(prior: str) -> None:
     np.testing.assert_allclose(vector(q.mean), MEAN, rtol=1e-6)
     expected = (FACTOR * like["H"] + prior_of(prior)) ** -0.5
     np.testing.assert_allclose(vector(q.std), expected, rtol=1e-6)
-    back = laplace_state_dict(q, like)
+    back = laplace_state_dict(q, like, NETWORK)
     assert back.keys() == like.keys()
     np.testing.assert_allclose(back["H"], like["H"], rtol=1e-4)  # of float32
     np.testing.assert_allclose(back["mean"], MEAN, rtol=1e-6)
@@ -73,7 +73,7 @@ def test_a_low_rank_laplace(prior: str) -> None:
     precision = FACTOR * (VECTORS * VALUES) @ VECTORS.T + np.diag(prior_of(prior))
     variances = np.diag(np.linalg.inv(precision))
     np.testing.assert_allclose(vector(q.moments()[1]) ** 2, variances, rtol=1e-5)
-    u, values = laplace_state_dict(q, like)["H"]
+    u, values = laplace_state_dict(q, like, NETWORK)["H"]
     np.testing.assert_allclose((u * values) @ u.T, (VECTORS * VALUES) @ VECTORS.T, atol=1e-5)
     np.testing.assert_allclose(np.sum(u**2, 0), 1, rtol=1e-5)
 
@@ -82,7 +82,9 @@ def test_a_moved_laplace_goes_back_as_moved() -> None:
     like = saved("one", low_rank=False)
     symmetry = ob.find_symmetry(NETWORK, x=np.ones((2, 2), np.float32))
     p = symmetry.random(key=jax.random.key(0))
-    moved = laplace_state_dict(symmetry.act(p, laplace_from_state_dict(like, NETWORK)), like)
+    moved = laplace_state_dict(
+        symmetry.act(p, laplace_from_state_dict(like, NETWORK)), like, NETWORK
+    )
     order = np.asarray(p[symmetry.groups[0].name])
     curvature = like["H"][12:]  # of the bias
     np.testing.assert_allclose(moved["H"][12:], curvature[order], rtol=1e-4)

@@ -68,7 +68,7 @@ def test_standard_deviations_themselves() -> None:
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({}, {"scale": "{path}{leaf}_log"}, "no 'fc.bias_log' for 'fc.bias'"),
+        ({}, {"scale": "{path}{leaf}_log"}, "no 'fc.weight_log' for 'fc.weight'"),
         ({"fc.weight_mu": None}, {}, "no 'fc.weight_mu' for 'fc.weight'"),
         ({"fc.weight_mu": np.ones((2, 3))}, {}, "the means is not of this network"),
         ({"norm.running_mean": None}, {}, "'norm.running_mean' is missing"),

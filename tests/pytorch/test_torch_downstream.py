@@ -53,7 +53,7 @@ def fits(problem: ob.Problem, symmetry: ob.Symmetry) -> list:
 def loss_at(problem: ob.Problem, data: ob.Dataset, path) -> np.ndarray:
     found = ob.profile(path, problem, data.test, key=KEY, num_samples=4, points=3,
                        progress="silent")  # fmt: skip
-    return found.loss
+    return found.nll
 
 
 @pytest.mark.parametrize("objective", ["l2", "w2", "activations"])
@@ -106,5 +106,5 @@ def test_chains_are_compacted_and_diagnosed(data) -> None:
     found = ob.diagnose(draws, symmetry=symmetry, key=KEY, network=problem, data=small, pairs=2,
                         points=3, progress="silent")  # fmt: skip
     assert found.conclusion
-    compacted = ob.compact(draws, symmetry=symmetry, rebase="l2", progress="silent")
+    compacted = ob.compact(draws, symmetry=symmetry, rebase="barycentre", progress="silent")
     assert plain.state_dict().keys() == network.with_params(compacted.posterior.mean).keys()

@@ -267,6 +267,11 @@ CASES: dict[str, list[Call]] = {
         Call(IMAGE, normal(4, 1, 3, 3), normal(4), [1, 1], [1, 1], [1, 1], False, [0, 0], 4),
         Call(IMAGE[:, :, 0], normal(3, 4, 2), normal(3), [2], [1], [1], False, [0], 1),
         Call(normal(1, 2, 4, 4, 4), normal(3, 2, 2, 2, 2), None, [1], [0], [1], False, [0], 1),
+        # Windows that do not overlap, with a rest at the edges.
+        Call(normal(2, 4, 7, 8), normal(6, 4, 2, 3), normal(6), [2, 3], [0], [1], False, [0], 1),
+        Call(IMAGE, normal(6, 4, 1, 1), None, [2, 1], [0], [1], False, [0], 1),
+        Call(IMAGE, normal(3, 4, 1, 2), normal(3), [3, 2], [0], [1], False, [0], 1),
+        Call(IMAGE, normal(3, 4, 2, 2), None, [2, 2], [0], [1, 2], False, [0], 1),
         Call(IMAGE, normal(4, 5, 2, 2), normal(5), [2, 2], [0, 0], [1, 1], True, [0, 0], 1),
         Call(IMAGE, normal(4, 3, 3, 3), None, [2, 1], [1, 0], [1, 2], True, [1, 0], 2),
     ],

@@ -64,28 +64,33 @@ def laplace_from_state_dict(
     return LowRankPrecision(centre, _tree(prior**-0.5, network), stacked, network.state)
 
 
-def laplace_state_dict(posterior: MeanField | LowRankPrecision, like: StateDict) -> dict[str, Any]:
+def laplace_state_dict(
+    posterior: MeanField | LowRankPrecision, like: StateDict, network: Network
+) -> dict[str, Any]:
     """The state_dict for `la.load_state_dict`, with what a posterior that was moved has.
 
     Args:
       posterior: of the kind that `laplace_from_state_dict` gives for `like`.
       like: the state_dict that it came from. Its prior is kept, and must not tell units apart.
+      network: the network of the module, made by `networks.from_torch`.
 
     >>> import onebasin as ob
     >>> network = ob.Network(lambda p, x: x @ p["w"], {"w": np.ones((2, 1), np.float32)})
     >>> saved = {"cls_name": "DiagLaplace", "mean": np.ones(2), "H": np.array([3.0, 15.0]),
     ...          "prior_precision": 1.0, "sigma_noise": 1.0, "temperature": 1.0}
     >>> q = laplace_from_state_dict(saved, network)
-    >>> laplace_state_dict(q, saved)["H"].tolist()
+    >>> laplace_state_dict(q, saved, network)["H"].tolist()
     [3.0, 15.0]
     """
-    factor, prior = _factor(like), _prior(like, shapes_of(posterior.mean))
-    changed: dict[str, Any] = {"mean": _vector(posterior.mean)}
+    names = list(network.params)  # JAX sorts the names of a tree that it makes
+    factor, prior = _factor(like), _prior(like, shapes_of(network.params))
+    changed: dict[str, Any] = {"mean": _vector(posterior.mean, names)}
     if isinstance(posterior, MeanField):
-        changed["H"] = (_vector(posterior.std).astype(np.float64) ** -2 - prior) / factor
+        precision = _vector(posterior.std, names).astype(np.float64) ** -2
+        changed["H"] = (precision - prior) / factor
     else:
         ranks = range(posterior.rank)
-        rows = [_vector({n: f[i] for n, f in posterior.factors.items()}) for i in ranks]
+        rows = [_vector({n: posterior.factors[n][i] for n in names}, names) for i in ranks]
         columns = np.stack(rows, -1).astype(np.float64)
         values = np.sum(columns**2, 0)
         changed["H"] = columns / np.sqrt(np.where(values > 0, values, 1)), values / factor
@@ -152,8 +157,8 @@ def _tree(vector: np.ndarray, network: Network) -> dict[str, np.ndarray]:
     return found
 
 
-def _vector(tree: Mapping[str, Any]) -> np.ndarray:
-    return np.concatenate([np.ravel(leaf) for leaf in tree.values()])
+def _vector(tree: Mapping[str, Any], names: Sequence[str]) -> np.ndarray:
+    return np.concatenate([np.ravel(tree[name]) for name in names])
 
 
 def _like(value: Any, old: Any) -> Any:

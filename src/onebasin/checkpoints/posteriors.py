@@ -121,7 +121,7 @@ def state_dict_from_mean_field(
     >>> import onebasin as ob
     >>> q = ob.MeanField({"fc.weight": np.ones(2)}, {"fc.weight": np.full(2, np.log(2))})
     >>> entries = state_dict_from_mean_field(q)
-    >>> sorted(entries), np.abs(entries["fc.weight_rho"]).max() < 1e-6
+    >>> sorted(entries), bool(np.abs(entries["fc.weight_rho"]).max() < 1e-6)
     (['fc.weight_mu', 'fc.weight_rho'], True)
     """
     makers = {"softplus": lambda s: s + np.log(-np.expm1(-s)), "exp": np.log, "std": lambda s: s}

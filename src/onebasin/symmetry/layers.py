@@ -10,6 +10,7 @@ from onebasin.symmetry.joints import undivided
 from onebasin.symmetry.recording import Recorder
 from onebasin.symmetry.rules import Value
 from onebasin.symmetry.symmetry import Symmetry
+from onebasin.symmetry.tracing import STATE
 from onebasin.trees import PyTree
 
 
@@ -41,14 +42,16 @@ class Channels:
         for layer, result in recorder.layers_with_results:
             kernel = (layer.kernel, layer.axis)
             scales = [*_at_units(symmetry, *kernel, "multiply"), kernel]
-            if layer.gain:
+            if layer.gain and not layer.gain.startswith(STATE):  # not a running statistic
                 scales = [(layer.gain, -1)]
             channels = traced.axes[layer.kernel][layer.axis]
-            found.append((Layer(layer.kernel, tuple(scales), layer.shift), result, channels))
+            shift = None if (layer.shift or "").startswith(STATE) else layer.shift
+            found.append((Layer(layer.kernel, tuple(scales), shift), result, channels))
         named = {layer.shift for layer, _, _ in found}
         for event in traced.trace.shifts:
             channels = traced.axes[event.leaf][-1]
-            new = event.kind == "add" and event.leaf not in named and event.result.site is not None
+            known = event.leaf in named or event.leaf.startswith(STATE)
+            new = event.kind == "add" and not known and event.result.site is not None
             alone = not isinstance(undivided(channels), ax.Digit)
             if new and alone and ax.atoms_in(channels):
                 scales = _scales(symmetry, event.leaf, len(traced.axes[event.leaf]) - 1)
