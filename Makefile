@@ -55,7 +55,7 @@ results: $(STAMP)
 tutorials: $(TORCH_STAMP)
 	cd docs/tutorials/figures && for page in ../*.md; do \
 	  ../../../$(BIN)/python -W error ../../../tests/tutorials.py $$page --write > /dev/null || exit 1; \
-	done
+	done; rm -f *.safetensors
 
 # The long attack on files, fits, networks and command lines: results/robustness.json.
 attack: $(STAMP)
