@@ -111,7 +111,7 @@ def test_a_module_is_found_from_here_and_its_digest_is_that_of_its_source(here, 
         ("./net.py:make", "def make(:", "net.py:make fails with SyntaxError"),
         ("./net.py:make", "1/0", "net.py:make fails with ZeroDivisionError: division by zero"),
         ("./net.py:make", "def make(width): ...", "needs an argument width"),
-        ("./net.py:make", "def make(): return 3", "returns a int; return a Flax, Equinox or PyTorch"),
+        ("./net.py:make", "def make(): return 3", "returns a int; return a Flax, Equinox"),
         ("./net.py:make", "def make(): raise KeyError('w')", "fails with KeyError: 'w'"),
     ],
 )
