@@ -230,47 +230,6 @@ def vi_convergence(records: Records) -> str:
     return markdown([*heads, "default / ten times"], rows)
 
 
-MODELS = {"resnet50": "ResNet50", "vit": "ViT-base", "gpt2": "GPT-2 small", "bert": "BERT-base"}
-
-
-def pytorch_models(records: Records) -> str:
-    """Conversion, symmetry and alignment of large PyTorch modules with planted permutations."""
-    rows = []
-    for name, row in records["pytorch_modules"].items():
-        if name in MODELS:
-            plain = "not run"
-            if "plain_seconds" in row:
-                plain = f"{_seconds(row['plain_seconds'])} s, {row['plain_recovered']} groups"
-            rows.append(
-                [
-                    MODELS[name],
-                    f"{row['parameters'] / 1e6:.1f} M",
-                    _seconds(row["convert_seconds"]),
-                    _seconds(row["symmetry_seconds"]),
-                    _seconds(row["align_seconds"]),
-                    f"{row['peak_gib']:.2f}",
-                    f"{row['recovered']} of {row['groups']}",
-                    plain,
-                    f"{row['aligned_change']:.1e}",
-                ]
-            )
-    heads = ["model", "parameters", "conversion, s", "symmetry and check, s", "alignment, s"]
-    heads += ["peak memory, GiB", "groups recovered", "plain matching", "change of outputs"]
-    return markdown(heads, rows)
-
-
-def pytorch_speed(records: Records) -> str:
-    """Times of converted modules relative to PyTorch's own."""
-    rows = []
-    for name, found in records["pytorch_modules"].items():
-        if name.startswith("speed"):
-            cores = found["cores_used"]
-            for model, label in (("resnet20", "ResNet20"), ("vit", "small ViT")):
-                ratios = (found[model][f"{what}_ratio"] for what in ("forward", "gradient"))
-                rows.append([label, cores, *(f"{ratio:.2f}" for ratio in ratios)])
-    return markdown(["model", "cores", "forward", "gradient"], sorted(rows, key=lambda r: r[:2]))
-
-
 def _seconds(value: float) -> str:
     """To three digits.
 
@@ -310,8 +269,6 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "alignment-speed": alignment_speed,
     "sampler-speed": sampler_speed,
     "vi-convergence": vi_convergence,
-    "pytorch-models": pytorch_models,
-    "pytorch-speed": pytorch_speed,
     "verdicts": verdicts,
 }
 
