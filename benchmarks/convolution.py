@@ -201,7 +201,7 @@ def torch_step(params, x, y, *, channels_last, steps):
     head.bias = nn.Parameter(tensor(params["head"]["bias"]))
     images, labels = tensor(x).permute(0, 3, 1, 2).contiguous(), tensor(y).long()
     if channels_last:
-        body = body.to(memory_format=torch.channels_last)
+        body = body.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         images = images.to(memory_format=torch.channels_last)
     weights = [*body.parameters(), *head.parameters()]
 

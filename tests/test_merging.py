@@ -189,7 +189,8 @@ def test_statistics_are_repaired_or_reset() -> None:
     ends = []
     for own, p in zip(members, repaired.permutations, strict=True):
         ends.append(symmetry.act(p, {name: own[name] for name in network.params}))
-        ends.append(symmetry.act_on_state(p, {name: own[name] for name in dict(network.state)}))
+        state = {name: own[name] for name in leaves_by_path(network.state)}
+        ends.append(symmetry.act_on_state(p, state))
     path = ob.line(ends[0], ends[2], ends[1], ends[3])
     point = ob.repair(path, network, data.train.x[:1000], symmetry=symmetry)(0.25).draw(0)
     for name, leaf in point.items():

@@ -306,7 +306,7 @@ def _hugging_face(rng: np.random.Generator) -> Iterator[Case]:
 
 def _of_pytorch(rng: np.random.Generator) -> Iterator[Case]:
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
     except ImportError:
         return
     stream = io.BytesIO()

@@ -118,7 +118,7 @@ def _msgpack(folder: Path, size: int) -> Path:
 
 
 def _pt(folder: Path, size: int) -> Path:
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     tensors = {name: torch.from_numpy(leaf) for name, leaf in _numbers(size).items()}
     torch.save(tensors, folder / "weights.pt")
