@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fast
 
 
 def test_data():
-    assert get_args(choices.DataName) == NAMES == ("digits", *SOURCES)
+    assert get_args(choices.DataName) == NAMES == ("digits", "pydoc", *SOURCES)
     assert all(name == source.name for name, source in SOURCES.items())
     assert set(get_args(choices.SplitName)) <= set(Dataset.__dataclass_fields__)
 

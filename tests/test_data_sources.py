@@ -75,7 +75,7 @@ def test_a_limit_beyond_the_data_is_refused():
 
 @pytest.mark.fast
 def test_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"no data set 'minst'.*digits, mnist, fashion-mnist"):
+    with pytest.raises(ValueError, match=r"'minst'.*digits, pydoc, mnist, fashion-mnist"):
         load_dataset("minst")  # pyright: ignore[reportArgumentType]
 
 
@@ -228,6 +228,7 @@ def test_describe_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("ONEBASIN_DATA", str(tmp_path / "named"))
     assert {one.name: one.place for one in describe(cache=tmp_path / "cache")} == {
         "digits": "embedded",
+        "pydoc": "embedded",
         "mnist": "cache",
         "fashion-mnist": "nowhere",
         "cifar10": "ONEBASIN_DATA",

@@ -362,7 +362,7 @@ def test_list_and_errors(capsys):
     cli.main(["reproduce", "--list"])
     told = capsys.readouterr().out
     assert [line.split()[0] for line in told.splitlines()] == list(EXPERIMENTS)
-    assert len(EXPERIMENTS) == 13
+    assert len(EXPERIMENTS) == 14
     for arguments, message in (
         ([], "name an experiment"),
         (["barrier"], "there is no experiment 'barrier'"),

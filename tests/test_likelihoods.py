@@ -153,12 +153,20 @@ def test_types_of_targets():
     ("make", "message"),
     [
         (lambda: Categorical().targets(TARGETS[:, 0]), r"y has shape \(6,\) and type float64; .*"),
-        (lambda: Categorical().targets(LABELS[:, None]), "one integer label per example"),
+        (lambda: Categorical().targets(LABELS[:, None, None]), "one integer label per example"),
+        (
+            lambda: Categorical().check_outputs((6, 4), LABELS[:, None]),
+            r"y has shape \(6, 1\) .* one integer label per example \(for",
+        ),
         (
             lambda: Categorical().check_outputs((6, 3), LABELS),
             "labels range from 0 to 3, but there",
         ),
-        (lambda: Categorical().check_outputs((6, 3, 2), LABELS), r"\(6, 3, 2\); logits must have"),
+        (lambda: Categorical().check_outputs((6, 3, 2), LABELS), "for each of its 3 positions"),
+        (
+            lambda: Categorical().check_outputs((6, 3, 2, 2), LABELS),
+            r"\(6, 3, 2, 2\); logits must have",
+        ),
         (lambda: check_classes(-LABELS - 1, 4), "labels range from -4 to -1"),
         (
             lambda: Gaussian().targets(["a", "b"]),

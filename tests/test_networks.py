@@ -270,7 +270,7 @@ def test_networks_by_name():
     assert network_named("mlp", width=8, depth=1, num_classes=4) == MLP((8,), 4)
     assert network_named("lenet", num_classes=100) == LeNet(width=16, num_classes=100)
     assert network_named("resnet20", width=4) == ResNet20(width=4)
-    with pytest.raises(ValueError, match="no network 'vgg'; choose mlp, lenet or resnet20"):
+    with pytest.raises(ValueError, match="'vgg'; choose mlp, lenet, resnet20, vit or gpt"):
         network_named("vgg")  # pyright: ignore[reportArgumentType]
 
 
@@ -326,7 +326,7 @@ def test_config_is_readable():
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({}, "kind must be one of MLP, LeNet, ResNet20, got None"),
+        ({}, "kind must be one of MLP, LeNet, ResNet20, ViT, GPT, got None"),
         ({"kind": "VGG"}, "kind must be one of"),
         ({"kind": ["MLP"]}, "kind must be one of"),
         ("MLP", "must be a dictionary"),
@@ -352,7 +352,7 @@ def test_config_errors(config, says):
 
 @pytest.mark.fast
 def test_foreign_modules_have_no_config():
-    with pytest.raises(ValueError, match="only MLP, LeNet, ResNet20 have a config, got Conv"):
+    with pytest.raises(ValueError, match=r"only MLP, LeNet, .* GPT have a config, got Conv"):
         to_config(Conv(3))
 
 

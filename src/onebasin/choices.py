@@ -6,9 +6,9 @@ nothing heavy, so that help and errors about flags are instant.
 
 from typing import Literal, TypeAlias, get_args
 
-DataName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100"]
+DataName: TypeAlias = Literal["digits", "pydoc", "mnist", "fashion-mnist", "cifar10", "cifar100"]
 SplitName: TypeAlias = Literal["train", "test"]
-NetworkName: TypeAlias = Literal["mlp", "lenet", "resnet20"]
+NetworkName: TypeAlias = Literal["mlp", "lenet", "resnet20", "vit", "gpt"]
 Standardise: TypeAlias = Literal["auto", "features", "both", "none"]
 DeviceName: TypeAlias = Literal["cpu", "gpu", "tpu"]
 LikelihoodName: TypeAlias = Literal[

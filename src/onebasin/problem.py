@@ -119,7 +119,7 @@ class Problem:
     shapes: PyTree = field(init=False)
     flops: float = field(init=False)
     log_likelihood: Likelihood = field(init=False)
-    """`log_likelihood(outputs, y)` is log p(y | outputs) of every example."""
+    """`log_likelihood(outputs, y)` is log p(y | outputs) of every prediction."""
     prior_variances: PyTree = field(init=False)
     """One number per leaf of params."""
 
@@ -227,7 +227,7 @@ class Problem:
     def summed_log_likelihood(
         self, params: PyTree, batch: Batch
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """(ρ/T) Σ log p over the *batch*, and the displayed means per example."""
+        """(ρ/T) Σ log p over the *batch*, and the displayed means per prediction."""
         state = self.state if batch.state is None else batch.state
         return self._summed(forward(self.apply, params, batch.x, state), batch)
 
@@ -244,9 +244,11 @@ class Problem:
     def _summed(self, outputs: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
         log_p = self.log_likelihood(outputs, batch.y)
         score = self.log_likelihood.score(outputs, batch.y)
+        count = len(log_p)
         if batch.weight is not None:
-            log_p, score = log_p * batch.weight, score * batch.weight
-        count = len(batch.x) if batch.weight is None else jnp.maximum(batch.weight.sum(), 1)
+            weight = weight_of_predictions(batch.weight, log_p)
+            log_p, score = log_p * weight, score * weight
+            count = jnp.maximum(weight.sum(), 1)
         total = log_p.sum()
         aux = {"nll": -total / count, self.log_likelihood.score_name: score.sum() / count}
         return self.likelihood_scale * total, aux
@@ -303,6 +305,11 @@ class Problem:
         self.log_likelihood.check_outputs(shape, self.y)
         analysis = lowered.cost_analysis() or {}
         return float(analysis.get("flops", 0.0)) / count
+
+
+def weight_of_predictions(weight: jax.Array, log_p: jax.Array) -> jax.Array:
+    """The weights of examples as those of their predictions, of which each has as many."""
+    return jnp.repeat(weight, len(log_p) // len(weight))
 
 
 def _joined_running(

@@ -1,8 +1,9 @@
 """The sites of a network where the units of a group can be seen, and their moments over data.
 
-Units are seen after the nonlinearity, as inputs of the layers that read them, and before it, as
-outputs of every layer that makes them (with its gain and shift). In a residual stream that is once
-for every block. What each array of the network is comes from its trace.
+Units are seen after the nonlinearity, as inputs of the layers that read them (or, of attention's
+queries and keys, as factors of their products), and before it, as outputs of every layer that makes
+them (with its gain and shift). In a residual stream that is once for every block. What each array
+of the network is comes from its trace.
 
 The moments of two networks' units at one site are all that objectives on activations need: with
 n observations, the means and the centred products Σ (z⁰ᵢ − z̄⁰ᵢ)(z¹ⱼ − z̄¹ⱼ). They are collected
@@ -182,7 +183,7 @@ class UnitSites:
 
     def _found_by(self, recorder: Recorder) -> tuple[UnitSite, ...]:
         found: dict[tuple[str, Site], UnitSite] = {}
-        for name, values in recorder.sources().items():
+        for name, values in (recorder.sources() | recorder.factors()).items():
             for site, value in values.items():
                 found[name, site] = UnitSite(name, "after", site, value)
         for value, channels in Channels(recorder).results if self.which == "all" else ():

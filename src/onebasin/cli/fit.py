@@ -40,11 +40,11 @@ class Setting(shared.SeededOptions, shared.OverwriteOption):
     limit: int | None = None
     """Use only the first LIMIT training examples."""
     network: str = "mlp"
-    """mlp, lenet, resnet20, or your own, as ./file.py:function."""
+    """mlp, lenet, resnet20, vit, gpt, or your own, as ./file.py:function."""
     width: int | None = None
-    """Base width; by default 512 (mlp) or 16 (lenet, resnet20)."""
-    depth: int = 3
-    """Number of hidden layers of the MLP."""
+    """Base width; by default 512 (mlp), 16 (lenet, resnet20), 192 (vit) or 128 (gpt)."""
+    depth: int | None = None
+    """Hidden layers of the MLP (3 by default), or blocks of a transformer (vit 6, gpt 4)."""
     prior_variance: float = 0.01
     """Variance of the Gaussian prior on every weight."""
     temperature: float = 1.0

@@ -196,7 +196,7 @@ def open_posteriors(config: Any, *paths: Path, same_network: bool = False) -> Op
 
 
 def network_for(
-    name: str, data: "Dataset", likelihood: str, *, width: int | None, depth: int
+    name: str, data: "Dataset", likelihood: str, *, width: int | None, depth: int | None
 ) -> "DescribedNetwork":
     """A built-in network, or one's own, for the examples and targets of a data set."""
     from onebasin.networks import network_named
@@ -207,7 +207,9 @@ def network_for(
         return DescribedNetwork.own(name, shape)
     outputs = data.num_outputs * (2 if likelihood == "heteroscedastic" else 1)
     built_in = cast(NetworkName, name)
-    module = network_named(built_in, width=width, depth=depth, num_classes=outputs)
+    module = network_named(
+        built_in, width=width, depth=depth, num_classes=outputs, input_shape=shape
+    )
     return DescribedNetwork.of_module(module, shape)
 
 

@@ -172,11 +172,11 @@ def read_data(
     )
 
 
-def check_size(width: int | None, depth: int) -> None:
+def check_size(width: int | None, depth: int | None) -> None:
     """Refuse a network without units."""
     if width is not None and width < 1:
         raise ValueError(f"--width is {width}; give a positive number, or none for the default")
-    if depth < 0:
+    if depth is not None and depth < 0:
         raise ValueError(f"--depth is {depth}; give the number of hidden layers, 0 or more")
 
 

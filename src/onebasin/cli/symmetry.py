@@ -30,14 +30,14 @@ class SymmetryOptions(shared.OverwriteOption, shared.JsonOption):
     """
 
     network: tyro.conf.Positional[str]
-    """mlp, lenet, resnet20, your own (./file.py:function or package.module:function), a posterior
-    file that names its network, or a symmetry in a .json file."""
+    """mlp, lenet, resnet20, vit, gpt, your own (./file.py:function or package.module:function), a
+    posterior file that names its network, or a symmetry in a .json file."""
     width: int | None = None
     """Base width of a built-in network."""
-    depth: int = 3
-    """Number of hidden layers of the MLP."""
+    depth: int | None = None
+    """Number of hidden layers of the MLP, or of blocks of a transformer."""
     input_shape: tuple[int, ...] = ()
-    """Shape of one input; by default 28 28 1 for a built-in network."""
+    """Shape of one input; by default 28 28 1 for a built-in network, and 64 for gpt."""
     out: Path | None = None
     """Write the symmetry to this .json file, for --symmetry of other commands."""
 
@@ -92,5 +92,6 @@ def _built_in(config: SymmetryOptions, shape: tuple[int, ...]) -> "DescribedNetw
     from onebasin.networks.described import DescribedNetwork
 
     name = cast(NetworkName, config.network)
-    module = network_named(name, width=config.width, depth=config.depth)
-    return DescribedNetwork.of_module(module, shape or IMAGE)
+    shape = shape or ((64,) if name == "gpt" else IMAGE)
+    module = network_named(name, width=config.width, depth=config.depth, input_shape=shape)
+    return DescribedNetwork.of_module(module, shape)

@@ -111,7 +111,7 @@ def effect(
 
 def _log_likelihood(p: AnyPredictive, y: np.ndarray) -> np.ndarray:
     if isinstance(p, Predictive):
-        labels = p.likelihood.targets(y)
+        labels = p.likelihood.targets(y).reshape(-1)
         return p.log_probs[np.arange(len(labels)), labels].astype(np.float64)
     return p.log_likelihood(y)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from onebasin.data import digits
+from onebasin.data import digits, pydoc
 from onebasin.data.cache import Folder, Located, look_in, places
 from onebasin.data.cifar import PIXELS
 from onebasin.data.dataset import DataFileError, compare_counts
@@ -30,8 +30,10 @@ class Found:
 def describe(root: Folder | None = None, *, cache: Folder | None = None) -> list[Found]:
     """Where `load_dataset(name, root)` finds each data set, without reading it."""
     embedded = Found("digits", "embedded", "scikit-learn", digits.COUNTS, None, "")
+    library = "the standard library"
+    text = Found("pydoc", "embedded", library, pydoc.counts(), None, pydoc.version())
     folders = places(root, cache)
-    return [embedded, *(_search(source, folders) for source in SOURCES.values())]
+    return [embedded, text, *(_search(source, folders) for source in SOURCES.values())]
 
 
 def _search(source: Source, folders: list[tuple[str, Path]]) -> Found:

@@ -11,6 +11,7 @@ from onebasin.data.cifar import parse_records, read_members
 from onebasin.data.dataset import Dataset, Split
 from onebasin.data.digits import load_digits
 from onebasin.data.idx import read_images_and_labels
+from onebasin.data.pydoc import load_pydoc, version
 from onebasin.data.sources import SOURCES, Source
 
 Limit: TypeAlias = int | tuple[int | None, int | None] | None
@@ -26,8 +27,9 @@ def load_dataset(
     """Read a data set: images as float32 in [0, 1], [n, height, width, channels], labels as int32.
 
     Args:
-      name: "digits" (embedded), "mnist", "fashion-mnist", "cifar10" or "cifar100"; or a `Source`
-        that describes other files of the same formats.
+      name: "digits" (embedded), "pydoc" (characters of Python's language reference), "mnist",
+        "fashion-mnist", "cifar10" or "cifar100"; or a `Source` that describes other files of the
+        same formats.
       root: the folder of the published files. By default: the folder named by ONEBASIN_DATA, then
         the cache folder, then a download into the cache folder, verified by its checksum.
       limit: the number of training examples to keep, or a pair (train, test); the first ones are
@@ -44,12 +46,14 @@ def load_dataset(
         whole = _read(name, find(name, root, cache))
     elif name == "digits":
         whole = load_digits()
+    elif name == "pydoc":
+        whole = load_pydoc()
     else:
         check_choice(name, DataName, "data set")
         whole = _read(SOURCES[name], find(SOURCES[name], root, cache))
     return replace(
         whole,
-        record={"name": whole.name},
+        record={"name": whole.name, **({"version": version()} if name == "pydoc" else {})},
         train=_prepared(whole.train, train_limit, whole.name),
         test=_prepared(whole.test, test_limit, whole.name),
     )

@@ -101,7 +101,8 @@ def _predictions(
     def of_draw(drawn: tuple[PyTree, PyTree, jax.Array]) -> tuple[jax.Array, jax.Array | None]:
         params, state, own = drawn
         outputs = forward(problem.apply, params, inputs, state)
-        return likelihood(outputs, targets), _sampled(likelihood, outputs, own, targets.shape)
+        log_p = likelihood(outputs, targets).reshape(targets.shape[: outputs.ndim - 1])
+        return log_p, _sampled(likelihood, outputs, own, targets.shape)
 
     keys = jax.random.split(jax.random.fold_in(key, 1), samples.num_draws)
     log_p, predicted = jax.jit(lambda all_: jax.lax.map(of_draw, all_))(
@@ -115,7 +116,7 @@ def _sampled(
 ) -> jax.Array | None:
     """Targets drawn from the likelihood; None for a function of your own."""
     if isinstance(likelihood, Classification):
-        return jax.random.categorical(key, likelihood.log_probs(outputs))
+        return jax.random.categorical(key, likelihood.log_probs(outputs)).reshape(shape)
     if isinstance(likelihood, Regression):
         return likelihood.sample(outputs, key=key).reshape(shape)
     return None

@@ -149,7 +149,7 @@ def grouped_predictive(
                 totals[number] = _add(totals[number], log_p)
                 done += 1
                 report("draws", done, len(plan.numbers) * len(blocks))
-            parts.append(np.stack([np.asarray(total)[:real] for total in totals]))
+            parts.append(np.stack([np.asarray(total)[: real * blocks.each] for total in totals]))
     return GroupedPredictive(
         log_probs=np.concatenate(parts, axis=1) - log_sizes[:, None, None],
         share=plan.share,

@@ -248,17 +248,18 @@ def landscape(
             params = plane.at(a[j], b[i])
             for xs, ys, real in parts:
                 log_p, own = _scores(apply, resolved, params, state, (xs, ys))
-                loss[i, j] -= np.asarray(log_p)[:real].sum(dtype=np.float64)
-                scores[i, j] += np.asarray(own)[:real].sum(dtype=np.float64)
+                known = real * blocks.each
+                loss[i, j] -= np.asarray(log_p)[:known].sum(dtype=np.float64)
+                scores[i, j] += np.asarray(own)[:known].sum(dtype=np.float64)
             if prior is not None:
                 priors[i, j] = float(prior(params))
             report("networks on the plane", done, len(grid))
-    loss /= len(x)
+    loss /= blocks.predictions
     measure = score_name(resolved)
-    scores = averaged(measure, scores, len(x))
+    scores = averaged(measure, scores, blocks.predictions)
     total = None
     if prior is not None:
-        total = priors - likelihood_scale * (num_train or len(x)) * loss
+        total = priors - likelihood_scale * (num_train or len(x)) * blocks.each * loss
     return Landscape(plane, a, b, loss, scores, total, len(x), measure)
 
 

@@ -1,8 +1,9 @@
 """Measures of predictive distributions, against labels and against each other.
 
-Every function takes class probabilities [n, classes] or a `Predictive`, whose logarithms are then
-used, so that probabilities too small for float32 still count. Measures of numbers are in
-`number_measures`; `nll` takes predictives of both.
+Every function takes class probabilities [n, classes], or [n, positions, classes] of which every
+position is a prediction, or a `Predictive`, whose logarithms are then used, so that probabilities
+too small for float32 still count. Measures of numbers are in `number_measures`; `nll` takes
+predictives of both.
 """
 
 from dataclasses import dataclass, field
@@ -158,13 +159,17 @@ def total_variation(p: Probabilities, q: Probabilities) -> float:
 
 
 def probabilities(p: Probabilities) -> np.ndarray:
-    """Class probabilities [n, classes], checked."""
+    """Class probabilities [predictions, classes], checked."""
     if isinstance(p, Predictive):
         return p.probs
     _check_classes_predicted(p)
     probs = np.asarray(p)
-    if probs.ndim != 2 or len(probs) == 0:
-        raise ValueError(f"probabilities need the shape [n, classes], got {probs.shape}")
+    if probs.ndim not in (2, 3) or len(probs) == 0:
+        raise ValueError(
+            "probabilities need the shape [n, classes] or [n, positions, classes], "
+            f"got {probs.shape}"
+        )
+    probs = probs.reshape(-1, probs.shape[-1])
     if not np.isfinite(probs).all() or probs.min() < 0:
         raise ValueError("probabilities must be finite and not negative; these may be logits")
     if np.abs(probs.sum(-1, dtype=np.float64) - 1).max() > SUM_TOLERANCE:
@@ -192,8 +197,10 @@ def _check_classes_predicted(p: object) -> None:
 def _labels(p: Probabilities, y: ArrayLike) -> np.ndarray:
     table = log_probabilities(p)
     if isinstance(p, Predictive):
-        y = p.likelihood.targets(y)
-    labels = check_classes(y, table.shape[1])
+        y, positions = p.likelihood.targets(y), p.positions
+    else:
+        positions = np.shape(p)[1:-1]
+    labels = check_classes(y, table.shape[1], positions).reshape(-1)
     if len(labels) != len(table):
         raise ValueError(
             f"there are {len(table)} predictions and {len(labels)} labels; give one each"

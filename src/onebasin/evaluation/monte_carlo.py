@@ -117,25 +117,25 @@ def evaluate(
     done, work = 0, sum(s.count for s in sources) * len(blocks)
     wide = width(likelihood, blocks.outputs)
     for x, y, real in blocks:
-        log_ps, expected = [], []
+        log_ps, expected, known = [], [], real * blocks.each
         for source in sources:
             own = jnp.asarray(ts if source.moves else ts[:1], jnp.float32)
             change = correction if source.moves else None
-            log_p = np.empty((len(own), source.count, real), np.float32)
-            summed = jnp.zeros((len(own), blocks.rows, wide), jnp.float32)
+            log_p = np.empty((len(own), source.count, known), np.float32)
+            summed = jnp.zeros((len(own), blocks.rows * blocks.each, wide), jnp.float32)
             pending = None
             for s in range(source.count):
                 # The next draw is computed while the numbers of the last one are copied.
                 found, summed = along(apply, likelihood, source.ends(s), own, change, x, y, summed)
                 if pending is not None:
-                    log_p[:, s - 1] = np.asarray(pending)[:, :real]
+                    log_p[:, s - 1] = np.asarray(pending)[:, :known]
                 pending = found
                 done += 1
                 if report is not None and what:
                     report(what, done, work)
-            log_p[:, source.count - 1] = np.asarray(pending)[:, :real]
+            log_p[:, source.count - 1] = np.asarray(pending)[:, :known]
             log_ps.append(log_p)
-            expected.append(np.asarray(summed)[:, :real])
+            expected.append(np.asarray(summed)[:, :known])
         targets = np.asarray(y).reshape(blocks.rows, -1)[:real]
         _add(sums, sources, log_ps, expected, likelihood, targets)
     if not np.isfinite(sums.nll).all():
@@ -144,7 +144,7 @@ def evaluate(
             f"the network's likelihood is not finite at t = {where:g}; look for NaN or infinity "
             "in the posteriors and the data"
         )
-    count = len(blocks.x)
+    count = blocks.predictions
     influences, nlls = jax.tree.map(lambda total: total / count, (influences, nlls))
     scores = averaged(measure, score, count)
     return Points(sums.t, nll / count, bias / count, scores, influences, nlls, exact, measure)

@@ -34,6 +34,9 @@ from onebasin.trees import PyTree
 class Predictive:
     """The predictive distribution over classes for every example; made by `predictive`.
 
+    Where a network predicts at several `positions` of an example, such as the next character of a
+    sequence, each of them is a prediction: n counts them all, example by example.
+
     `log_probs` [n, classes] is the logarithm of the averaged probabilities; `expected_entropy` [n]
     is the average entropy of single draws, so that entropy − expected_entropy is the mutual
     information between the label and the parameters. `nll`, `accuracy` and the other measures
@@ -52,9 +55,16 @@ class Predictive:
     expected_entropy: np.ndarray
     num_samples: int
     likelihood: Classification = field(default_factory=Categorical)
+    positions: tuple[int, ...] = ()
+    """The shape of the predictions for one example."""
 
     def __repr__(self) -> str:
-        examples, classes = self.log_probs.shape
+        examples, classes = len(self) // math.prod(self.positions), self.log_probs.shape[1]
+        if self.positions:
+            return (
+                f"Predictive({examples:,} examples of {self.positions[0]} positions, {classes} "
+                f"classes, {self.num_samples} samples)"
+            )
         return f"Predictive({examples:,} examples, {classes} classes, {self.num_samples} samples)"
 
     @property
@@ -106,7 +116,8 @@ def predict(
 ) -> np.ndarray | list[np.ndarray]:  # fmt: skip
     """Class probabilities [n, classes], or the mean of numeric targets, over draws.
 
-    p(y | x) = E_θ p(y | x, θ). A Bernoulli likelihood gives two columns, for 0 and 1. `predictive`
+    p(y | x) = E_θ p(y | x, θ). A Bernoulli likelihood gives two columns, for 0 and 1; a network
+    that predicts at several positions [n, positions, classes]. `predictive`
     takes the same arguments and gives the whole distribution: logarithms and entropies for classes;
     stds, intervals and samples for numbers.
 
@@ -136,7 +147,15 @@ def predict(
         batch_size=batch_size, common_noise=common_noise, linearised=linearised,
         progress=progress,
     )  # fmt: skip
-    return [np.asarray(one) for one in found] if isinstance(found, list) else np.asarray(found)
+    return [_array(one) for one in found] if isinstance(found, list) else _array(found)
+
+
+def _array(found: AnyPredictive) -> np.ndarray:
+    """The probabilities, example by example, or the means."""
+    values = np.asarray(found)
+    if isinstance(found, Predictive) and found.positions:
+        return values.reshape(-1, *found.positions, values.shape[-1])
+    return values
 
 
 @overload
@@ -239,15 +258,18 @@ def _of_classes(
     count, done = sum(source.count for source in sources), 0
     log_probs, entropies = [], []
     for part, _, real in blocks:
-        total, entropy = None, jnp.zeros(blocks.rows)
+        total, entropy = None, jnp.zeros(blocks.rows * blocks.each)
         for weight, params, state in each_draw(sources):
             log_p, one = log_probabilities(apply, likelihood, params, state, part)
             total, entropy = _accumulate(total, entropy, log_p, one, weight)
             done += 1
             report("draws", done, count * len(blocks))
-        log_probs.append(np.asarray(total)[:real])
-        entropies.append(np.asarray(entropy)[:real])
-    return Predictive(np.concatenate(log_probs), np.concatenate(entropies), count, likelihood)
+        log_probs.append(np.asarray(total)[: real * blocks.each])
+        entropies.append(np.asarray(entropy)[: real * blocks.each])
+    positions = blocks.outputs[:-1] if isinstance(likelihood, Categorical) else ()
+    return Predictive(
+        np.concatenate(log_probs), np.concatenate(entropies), count, likelihood, positions
+    )
 
 
 def of_numbers(

@@ -223,11 +223,13 @@ def reference_table(
 
     truth = grouped(REFERENCE, reference, whole)
     if isinstance(truth, GroupedPredictive):
-        check_classes(y, truth.log_probs.shape[-1])
+        scored = check_classes(y.reshape(-1), truth.log_probs.shape[-1])  # at every position
+    else:
+        scored = y
     seed = np.asarray(jax.random.key_data(subkey(key, "bootstrap"))).ravel().tolist()
 
     def row(name: str, own: Groups, against: Groups, q: Posterior | None) -> ReferenceRow:
-        found = compare(own, against, y, resamples, seed)
+        found = compare(own, against, scored, resamples, seed)
         mean = None
         if isinstance(q, MeanField | LowRank | LowRankPrecision):
             point = Samples(add_axis(q.mean), state=add_axis(q.state))

@@ -7,6 +7,7 @@ means of the targets) are kept. Blocks are as large as `BLOCK_BYTES` and `INPUT_
 may be a memory map, whose blocks are read as they are used.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,13 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from onebasin.evaluation.expectations import expectation
 from onebasin.evaluation.strata import Ends
-from onebasin.likelihoods import Classification, Likelihood, Regression, check_output
+from onebasin.likelihoods import (
+    Categorical,
+    Classification,
+    Likelihood,
+    Regression,
+    check_output,
+)
 from onebasin.networks.network import Apply, forward
 from onebasin.paths.ends import lerp
 from onebasin.paths.repairing import Correction
@@ -42,6 +49,8 @@ class Blocks:
     batches: int
     outputs: tuple[int, ...]
     """The shape of the network's outputs for one example."""
+    each: int = 1
+    """Predictions that the network makes for one example: positions of a sequence."""
 
     def __iter__(self) -> Iterator[tuple[jax.Array, jax.Array | None, int]]:
         """x [batches, batch, ...], y likewise, and the number of rows that are not padding."""
@@ -61,6 +70,11 @@ class Blocks:
         """Examples per block."""
         return self.batch * self.batches
 
+    @property
+    def predictions(self) -> int:
+        """Predictions for all examples."""
+        return len(self.x) * self.each
+
     def __len__(self) -> int:
         return -(-len(self.x) // self.rows)
 
@@ -78,7 +92,7 @@ def cut(
     """The data in blocks for this network.
 
     Shapes and labels that do not fit are refused here, before anything is computed.
-    `bytes_per_row(outputs)` is the memory that one example takes while its block is processed.
+    `bytes_per_row(outputs)` is the memory that one prediction takes while its block is processed.
     """
     probe = jax.ShapeDtypeStruct((2, *x.shape[1:]), jnp.asarray(x[:0]).dtype)
     try:
@@ -95,16 +109,17 @@ def cut(
         likelihood.check_outputs(shape, y)
     elif isinstance(likelihood, Classification | Regression):
         likelihood.check_shape(shape)
-    width = int(np.prod(shape[1:]))
+    each = math.prod(shape[1:-1]) if isinstance(likelihood, Categorical) else 1
+    width = int(np.prod(shape[1:])) // each
     if batch_size is None:
         batch_size = max(1, min(LARGEST_BATCH, 2 * BATCH_BYTES // _largest(jaxpr.jaxpr)))
     elif batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    room = BLOCK_BYTES // max(bytes_per_row(width), 1), INPUT_BYTES // max(x[:1].nbytes, 1)
+    room = BLOCK_BYTES // max(each * bytes_per_row(width), 1), INPUT_BYTES // max(x[:1].nbytes, 1)
     rows = max(1, min(len(x), *room))
     rows = -(-len(x) // -(-len(x) // rows))  # blocks of even size
     batches = -(-rows // batch_size)
-    return Blocks(x, y, -(-rows // batches), batches, shape[1:])
+    return Blocks(x, y, -(-rows // batches), batches, shape[1:], each)
 
 
 def _largest(jaxpr: Jaxpr) -> int:
@@ -131,7 +146,8 @@ def along(
     y: jax.Array,
     summed: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Log likelihoods [points, rows] of one draw at every t, and `summed` plus its expectations.
+    """Log likelihoods [points, predictions] of one draw at every t, and `summed` plus its
+    expectations.
 
     `correction` is how a repaired path changes the params, or None.
     """
@@ -162,7 +178,7 @@ def along(
 def log_probabilities(
     apply: Apply, likelihood: Classification, params: PyTree, state: PyTree | None, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Log class probabilities [rows, classes] of one draw, and their entropy [rows]."""
+    """Log class probabilities [predictions, classes] of one draw, and their entropies."""
 
     def batch(part: jax.Array) -> tuple[jax.Array, jax.Array]:
         log_p = likelihood.log_probs(forward(apply, params, part, state))

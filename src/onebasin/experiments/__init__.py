@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 ROSSI = "Rossi et al. 2023"
 XIAO = "Xiao et al. 2023"
+THEUS = "Theus et al. 2025"
 OURS = "ours"
 
 PRESETS = ("toy", "cpu", "paper")
@@ -113,6 +114,13 @@ EXPERIMENTS = {
         "Many posteriors merged into one",
         "Can one Gaussian, the barycentre of several aligned posteriors, replace them all: as "
         "accurate as each, as calibrated as their ensemble, at the cost of one?",
+    ),
+    "transformers": Entry(
+        THEUS,
+        "barriers between two transformers, by permutations and by all of the symmetry",
+        "Barriers between transformers",
+        "Train a transformer twice. How much of the barrier between the two do permutations "
+        "remove, and how much the whole symmetry of attention and normalised streams?",
     ),
 }
 

@@ -28,9 +28,9 @@ TimedMethod: TypeAlias = VI | MAP | Ensemble | HMC | NUTS
 """The methods whose time `fit_seconds` estimates."""
 
 # Floating-point operations per second on the reference machine of `speed`.
-TRAINING_RATE = {"mlp": 85e9, "lenet": 30e9, "resnet20": 31e9}
+TRAINING_RATE = {"mlp": 85e9, "lenet": 30e9, "resnet20": 31e9, "vit": 60e9, "gpt": 50e9}
 FULL_BATCH_RATE = 140e9
-EVALUATION_RATE = {"mlp": 120e9, "lenet": 35e9, "resnet20": 35e9}
+EVALUATION_RATE = {"mlp": 120e9, "lenet": 35e9, "resnet20": 35e9, "vit": 60e9, "gpt": 50e9}
 OVERHEAD = 3.0  # seconds of compiling
 
 
@@ -235,8 +235,8 @@ class Measure:
     @property
     def title(self) -> str:
         return (
-            f"{self.path} on {self.num_examples:,} {self.split} images, {self.points} points × "
-            f"{self.num_samples} draws, {self.setting.title}"
+            f"{self.path} on {self.num_examples:,} {self.split} {self.setting.things}, "
+            f"{self.points} points × {self.num_samples} draws, {self.setting.title}"
         )
 
 

@@ -34,7 +34,13 @@ from onebasin.posterior import save
 from onebasin.tensor_files import finite
 
 WAYS = ("w2", "correlations", "learned")
-COMPILING = {"mlp": 10.0, "lenet": 20.0, "resnet20": 60.0}  # seconds of the learning step
+COMPILING = {
+    "mlp": 10.0,
+    "lenet": 20.0,
+    "resnet20": 60.0,
+    "vit": 60.0,
+    "gpt": 60.0,
+}  # seconds of the learning step
 EVERY = 10  # steps between two judgements
 
 

@@ -13,15 +13,21 @@ import jax
 import numpy as np
 
 from onebasin.choices import DataName, NetworkName
-from onebasin.data import Dataset, load_dataset
+from onebasin.data import Dataset, load_dataset, pydoc
 from onebasin.data.inventory import describe
-from onebasin.networks import MLP, LeNet, ResNet20, network_named
+from onebasin.networks import GPT, MLP, LeNet, ResNet20, ViT, network_named
 from onebasin.problem import Problem
 from onebasin.symmetry import Symmetry, find_symmetry
 
-SHAPES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "fashion-mnist": (28, 28, 1)}
+SHAPES = {
+    "digits": (8, 8, 1),
+    "mnist": (28, 28, 1),
+    "fashion-mnist": (28, 28, 1),
+    "pydoc": (pydoc.LENGTH,),
+}
 TITLES = {
     "digits": "digits",
+    "pydoc": "Python's reference",
     "mnist": "MNIST",
     "fashion-mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
@@ -29,6 +35,8 @@ TITLES = {
 }
 TRAIN_EXAMPLES = {"digits": 1442, "cifar10": 50_000, "cifar100": 50_000}
 TEST_EXAMPLES = {"digits": 355}
+NETWORKS = {"lenet": "LeNet", "resnet20": "ResNet20", "vit": "ViT", "gpt": "GPT"}
+CLASSES = {"cifar100": 100, "pydoc": len(pydoc.ALPHABET)}  # 10 of all others
 
 
 @dataclass(frozen=True)
@@ -47,25 +55,36 @@ class Setting:
 
     @property
     def num_train(self) -> int:
+        if self.data == "pydoc":
+            return self.limit or pydoc.counts()[0]
         return self.limit or TRAIN_EXAMPLES.get(self.data, 60_000)
 
     @property
     def num_test(self) -> int:
+        if self.data == "pydoc":
+            return pydoc.counts()[1]
         return TEST_EXAMPLES.get(self.data, 10_000)
 
     @property
     def network_title(self) -> str:
         if self.network == "mlp":
             return f"MLP {self.depth}×{self.width}"
-        return f"{'ResNet20' if self.network == 'resnet20' else 'LeNet'} (width {self.width})"
+        if self.network in ("vit", "gpt"):
+            return f"{NETWORKS[self.network]} {self.depth}×{self.width}"
+        return f"{NETWORKS[self.network]} (width {self.width})"
 
     @property
     def title(self) -> str:
-        few = "" if self.limit is None else f" (first {self.limit:,} images)"
+        few = "" if self.limit is None else f" (first {self.limit:,} {self.things})"
         cold = "" if self.temperature == 1 else f", temperature {self.temperature:g}"
         return f"{self.network_title} on {TITLES[self.data]}{few}{cold}"
 
-    def module(self, num_classes: int) -> MLP | LeNet | ResNet20:
+    @property
+    def things(self) -> str:
+        """What the examples are."""
+        return "sequences" if self.data == "pydoc" else "images"
+
+    def module(self, num_classes: int) -> MLP | LeNet | ResNet20 | ViT | GPT:
         """The Flax module."""
         return network_named(
             self.network, width=self.width, depth=self.depth, num_classes=num_classes
@@ -84,6 +103,33 @@ class Setting:
         if recorded is not None:
             return recorded.get(self.data, whole) >= whole
         return not is_here(self.data) or len(dataset(self.data).train.y) >= whole
+
+
+@dataclass(frozen=True)
+class TransformerSetting(Setting):
+    """The same with what a transformer has besides its width and depth.
+
+    A class of its own, since `Setting` as it is identifies the stages of committed records.
+    """
+
+    heads: int = 4
+    norm: str = "layer"
+    patch: int = 4
+    """Side of the patches of the ViT."""
+
+    @property
+    def network_title(self) -> str:
+        words = [f"patch {self.patch}"] if self.network == "vit" else []
+        words += ["RMSNorm"] if self.norm == "rms" else []
+        more = f" ({', '.join(words)})" if words else ""
+        return f"{NETWORKS[self.network]} {self.depth}×{self.width}{more}"
+
+    def module(self, num_classes: int) -> ViT | GPT:
+        """The Flax module."""
+        shared = {"width": self.width, "depth": self.depth, "heads": self.heads, "norm": self.norm}
+        if self.network == "vit":
+            return ViT(patch=self.patch, num_classes=num_classes, **shared)  # pyright: ignore[reportArgumentType]
+        return GPT(context=pydoc.LENGTH, num_classes=num_classes, **shared)  # pyright: ignore[reportArgumentType]
 
 
 _recorded_sizes: ContextVar[Mapping[str, int] | None] = ContextVar("sizes", default=None)
@@ -150,8 +196,7 @@ def fingerprint(name: str) -> str:
 @lru_cache(maxsize=64)
 def flops(setting: Setting) -> float:
     """Floating-point operations of the forward pass of one example; needs no data."""
-    classes = 100 if setting.data == "cifar100" else 10
-    net = setting.module(classes)
+    net = setting.module(CLASSES.get(setting.data, 10))
     x = jax.ShapeDtypeStruct((1, *SHAPES.get(setting.data, (32, 32, 3))), np.float32)
     params = jax.eval_shape(net.init, jax.random.key(0), x)
     analysis = jax.jit(net.apply).lower(params, x).cost_analysis() or {}

@@ -18,7 +18,7 @@ import numpy as np
 
 from onebasin.inference.noise import fast_normal_like
 from onebasin.posterior import LowRankPrecision, MeanField
-from onebasin.problem import Batch, Problem
+from onebasin.problem import Batch, Problem, weight_of_predictions
 from onebasin.trees import PyTree, num_parameters, take_entry, tree_dot
 
 ROWS_BYTES = 1 << 26  # Jacobians of a few examples at once
@@ -45,11 +45,12 @@ class Structure(Protocol):
 def gauss_newton_times(problem: Problem, params: PyTree, batch: Batch, vector: PyTree) -> PyTree:
     """G times a vector for one batch, without a matrix."""
     outputs = lambda p: problem.apply(p, batch.x)
-    weight = 1.0 if batch.weight is None else batch.weight
+    weight = batch.weight
 
     def loss(f: jax.Array) -> jax.Array:
         log_p = problem.log_likelihood(f, batch.y)
-        return -problem.likelihood_scale * jnp.sum(weight * log_p)
+        weighted = log_p if weight is None else weight_of_predictions(weight, log_p) * log_p
+        return -problem.likelihood_scale * jnp.sum(weighted)
 
     out, along = jax.jvp(outputs, (params,), (vector,))
     _, curved = jax.jvp(jax.grad(loss), (out,), (along,))
@@ -69,7 +70,7 @@ def gauss_newton_diagonal(problem: Problem, params: PyTree, batch: Batch) -> PyT
     def of_example(x: jax.Array, y: jax.Array, weight: jax.Array) -> PyTree:
         outputs = lambda p: problem.apply(p, x[None])
         out, back = jax.vjp(outputs, params)
-        loss = lambda f: -problem.log_likelihood(f.reshape(out.shape), y[None])[0]
+        loss = lambda f: -problem.log_likelihood(f.reshape(out.shape), y[None]).sum()
         values, vectors = jnp.linalg.eigh(jax.hessian(loss)(out.reshape(-1)))
         # Rounding makes some zeros negative.
         roots = (vectors * jnp.sqrt(jnp.maximum(values, 0))).T.reshape(-1, *out.shape)

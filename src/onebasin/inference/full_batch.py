@@ -33,7 +33,8 @@ def chunked(problem: Problem, size: int) -> Batch:
     if not padding:
         return Batch(x, y)
     weight = (np.arange(chunks * even) < count).reshape(chunks, even)
-    return Batch(x, y, jnp.asarray(weight, dtype=x.dtype))
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32
+    return Batch(x, y, jnp.asarray(weight, dtype=dtype))
 
 
 def log_likelihood(problem: Problem, data: Batch) -> LogDensity:

@@ -21,31 +21,37 @@ def check_output(outputs: PyTree, batch: int) -> tuple[int, ...]:
 
 
 def check_logits(shape: tuple[int, ...]) -> int:
-    """The number of classes of logits [batch, classes]."""
-    if len(shape) != 2:
-        raise ValueError(f"apply returned shape {shape}; logits must have shape [batch, classes]")
-    if shape[1] < 2:
+    """The number of classes of logits [batch, classes] or [batch, positions, classes]."""
+    if len(shape) not in (2, 3):
+        raise ValueError(
+            f"apply returned shape {shape}; logits must have shape [batch, classes], or "
+            "[batch, positions, classes]"
+        )
+    if shape[-1] < 2:
         raise ValueError(
             f"apply returned shape {shape}; one logit per example needs likelihood='bernoulli', "
             "and real targets need 'gaussian'"
         )
-    return shape[1]
+    return shape[-1]
 
 
-def check_labels(y: ArrayLike) -> np.ndarray:
-    """Integer labels [n] as int32."""
+def check_labels(y: ArrayLike, positions: tuple[int, ...] | None = ()) -> np.ndarray:
+    """Integer labels [n], or [n, *positions], as int32; with None of either shape."""
     labels = np.asarray(y)
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+    fits = labels.ndim in (1, 2) if positions is None else labels.shape[1:] == positions
+    if labels.ndim == 0 or not fits or not np.issubdtype(labels.dtype, np.integer):
+        where = f" and for each of its {positions[0]} positions" if positions else ""
         raise ValueError(
             f"y has shape {labels.shape} and type {labels.dtype}; the categorical likelihood "
-            "needs one integer label per example (for real targets give likelihood='gaussian')"
+            f"needs one integer label per example{where} (for real targets give "
+            "likelihood='gaussian')"
         )
     return labels.astype(np.int32)
 
 
-def check_classes(y: ArrayLike, classes: int) -> np.ndarray:
-    """Integer labels [n] below the number of classes, as int32."""
-    labels = check_labels(y)
+def check_classes(y: ArrayLike, classes: int, positions: tuple[int, ...] = ()) -> np.ndarray:
+    """Integer labels [n] or [n, *positions] below the number of classes, as int32."""
+    labels = check_labels(y, positions)
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise ValueError(

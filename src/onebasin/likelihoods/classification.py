@@ -13,8 +13,9 @@ from onebasin.likelihoods.checks import check_labels
 class Classification:
     """A likelihood of classes: give `name` and `log_probs`, and all measures of classes apply.
 
-    Targets are integer labels. The predictive distribution is the average of the class
-    probabilities over draws.
+    Targets are integer labels, one per prediction. A network may make several predictions for an
+    example; their log probabilities follow each other, example by example. The predictive
+    distribution is the average of the class probabilities over draws.
     """
 
     name: ClassVar[str]
@@ -22,15 +23,16 @@ class Classification:
     score_name: ClassVar[str] = "accuracy"
 
     def log_probs(self, outputs: jax.Array) -> jax.Array:
-        """Log class probabilities, [batch, classes]."""
+        """Log class probabilities, [predictions, classes]."""
         raise NotImplementedError
 
     def __call__(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.take_along_axis(self.log_probs(outputs), y[:, None], axis=-1)[:, 0]
+        return jnp.take_along_axis(self.log_probs(outputs), y.reshape(-1, 1), axis=-1)[:, 0]
 
     def score(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
         """One if the most probable class is the label, else zero."""
-        return (jnp.argmax(self.log_probs(outputs), axis=-1) == y).astype(outputs.dtype)
+        hits = jnp.argmax(self.log_probs(outputs), axis=-1) == y.reshape(-1)
+        return hits.astype(outputs.dtype)
 
     def targets(self, y: ArrayLike) -> np.ndarray:
         """Integer labels, [n]."""

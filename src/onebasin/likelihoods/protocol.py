@@ -22,11 +22,11 @@ class Likelihood(Protocol):
     """The name of the score."""
 
     def __call__(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
-        """log p(y | outputs) of every example, [batch]."""
+        """log p(y | outputs) of every prediction: [batch], or several for each example in turn."""
         ...
 
     def score(self, outputs: jax.Array, y: jax.Array) -> jax.Array:
-        """The score of every example, shown beside the loss, [batch]."""
+        """The score of every prediction, shown beside the loss, of the same shape."""
         ...
 
     def targets(self, y: ArrayLike) -> np.ndarray:

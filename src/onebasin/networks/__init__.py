@@ -7,6 +7,7 @@ from onebasin.networks.config import KINDS as KINDS
 from onebasin.networks.config import from_config as from_config
 from onebasin.networks.config import get_input_shape as get_input_shape
 from onebasin.networks.config import to_config as to_config
+from onebasin.networks.gpt import GPT as GPT
 from onebasin.networks.lenet import LeNet as LeNet
 from onebasin.networks.mlp import MLP as MLP
 from onebasin.networks.named import network_named as network_named
@@ -19,3 +20,4 @@ from onebasin.networks.pytorch import from_torch as from_torch
 from onebasin.networks.resnet import ResNet20 as ResNet20
 from onebasin.networks.running import RunningStatistics as RunningStatistics
 from onebasin.networks.running import inference_arguments as inference_arguments
+from onebasin.networks.vit import ViT as ViT

@@ -32,3 +32,15 @@ def check_images(network: str, x: jax.Array) -> None:
         raise ValueError(
             f"{network} takes images of shape [n, height, width, channels], got shape {x.shape}"
         )
+
+
+def check_flag(network: str, field: str, value: object) -> None:
+    """Raise unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{network}: {field} must be true or false, got {value!r}")
+
+
+def check_choice_of(network: str, field: str, value: object, known: tuple[str, ...]) -> None:
+    """Raise unless `value` is one of the known words."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{network}: {field} must be one of {', '.join(known)}, got {value!r}")

@@ -16,12 +16,14 @@ from typing import Any
 from flax import linen as nn
 
 from onebasin.networks.checks import check_counts
+from onebasin.networks.gpt import GPT
 from onebasin.networks.lenet import LeNet
 from onebasin.networks.mlp import MLP
 from onebasin.networks.own import Place
 from onebasin.networks.resnet import ResNet20
+from onebasin.networks.vit import ViT
 
-KINDS = {"MLP": MLP, "LeNet": LeNet, "ResNet20": ResNet20}
+KINDS = {"MLP": MLP, "LeNet": LeNet, "ResNet20": ResNet20, "ViT": ViT, "GPT": GPT}
 OWN = "own"  # the kind of a network of one's own
 _FLAX_FIELDS = {"parent", "name"}
 
@@ -57,7 +59,7 @@ def to_config(
     return config
 
 
-def from_config(config: Mapping[str, Any]) -> MLP | LeNet | ResNet20:
+def from_config(config: Mapping[str, Any]) -> MLP | LeNet | ResNet20 | ViT | GPT:
     """The network that a config describes; omitted fields take their defaults."""
     if not isinstance(config, Mapping):
         raise ValueError(f"a network config must be a dictionary, got {type(config).__name__}")

@@ -170,6 +170,19 @@ class Recorder:
                     sources[self._names[atom]].setdefault(data.site, data)
         return {name: values for name, values in sources.items() if values}
 
+    def factors(self) -> dict[str, dict[Site, Value]]:
+        """For each group that no layer reads, the arrays of its units that are multiplied.
+
+        They are those of queries and keys, whose products are all that depends on them.
+        """
+        found: dict[str, dict[Site, Value]] = {name: {} for name in self.unseen}
+        for data in self.traced.trace.products:
+            for atom in data.free_atoms():
+                name = self._names.get(atom)
+                if name in found and data.site is not None:
+                    found[name].setdefault(data.site, data)
+        return {name: values for name, values in found.items() if values}
+
     @cached_property
     def unseen(self) -> tuple[str, ...]:
         """Groups that cannot be recorded, because no layer outside a loop reads them.

@@ -44,6 +44,8 @@ class Trace:
     roles: dict[tuple[str, int], set[Role]] = field(default_factory=dict)
     first_use: dict[str, None] = field(default_factory=dict)
     contractions: list["Contraction"] = field(default_factory=list)
+    products: list["Value"] = field(default_factory=list)
+    """Both factors of every contraction of data with data, such as queries and keys."""
     shifts: list["Shift"] = field(default_factory=list)
     path: tuple[int, ...] | None = ()
     pinned_by_noise: bool = False

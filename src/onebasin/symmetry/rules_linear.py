@@ -22,6 +22,8 @@ def _dot_general(eqn: JaxprEqn, values: list[Value], trace: Trace) -> Sequence[V
     result = Value(tuple(axes), site=trace.here(), layer=len(trace.contractions))
     _note_kernel(left, right, contract_left, free_left, result, trace)
     _note_kernel(right, left, contract_right, free_right, result, trace)
+    if left.leaf is None and right.leaf is None:
+        trace.products += [left, right]
     return [result]
 
 

@@ -1,0 +1,243 @@
+"""Two transformers trained independently: what each kind of alignment leaves of the barrier.
+
+Theus et al. (2025) hold the group of a transformer written by hand; here it is found by tracing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from onebasin.experiments.claims import Claim, Requirement, judge
+from onebasin.experiments.common_stages import POSTERIOR, Measure, fits, measured
+from onebasin.experiments.curves import Curve, brief, profile_picture
+from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan, Table
+from onebasin.experiments.learned_barriers import Learn, learn_alignment
+from onebasin.experiments.setting import TransformerSetting
+from onebasin.experiments.stage import Stage
+from onebasin.experiments.transformer_stages import AlignOver, align_over
+from onebasin.inference.methods import MAP
+
+# --- what may be set -------------------------------------------------------------------------
+
+SOURCE = "Theus et al. 2025, table 2"
+LEFT = 0.1  # nats that count as no barrier
+AVERAGED, WEIGHTS, OWN = "averaged", "weights", "weights, own orders in heads"
+ACTIVATIONS, CORRELATIONS = "activations", "correlations"
+LEARNED = "learned on the path"
+PERMUTED = (WEIGHTS, OWN, ACTIVATIONS, CORRELATIONS, LEARNED)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A transformer that is trained twice."""
+
+    name: str
+    setting: TransformerSetting
+    method: MAP
+    accuracy: float
+    """Test accuracy that the fits must reach; below it nothing is concluded."""
+    learn: Learn
+    points: int = 11
+    examples: int | None = None
+    """Test examples on which barriers are measured; None for all."""
+    published_on: str = ""
+    """The network and data of the published barriers."""
+    published: Mapping[str, float] = field(default_factory=dict)
+    """Published barriers in nats, by the names of our rows."""
+
+    @property
+    def measure(self) -> Measure:
+        return Measure(self.setting, points=self.points, num_samples=1, examples=self.examples)
+
+    @property
+    def conditions(self) -> str:
+        return f"{self.setting.title}; {self.method.epochs} epochs"
+
+    def plan(self) -> Plan:
+        q0, q1 = fits(self.setting, self.method, 2)
+        sides = {"q0": q0, "q1": q1}
+        over = AlignOver(self.setting)
+        found = {
+            WEIGHTS: Stage(align_over, over, sides),
+            OWN: Stage(align_over, replace(over, over="own orders"), sides),
+            ACTIVATIONS: Stage(align_over, replace(over, objective=ACTIVATIONS), sides),
+            CORRELATIONS: Stage(align_over, replace(over, objective=CORRELATIONS), sides),
+            LEARNED: Stage(learn_alignment, self.learn, sides),
+        }
+        stages = {AVERAGED: measured(self.measure, q0, q1)}
+        for row, stage in found.items():
+            stages[f"align: {row}"] = stage
+            stages[row] = measured(self.measure, q0, stage[POSTERIOR])
+        return stages
+
+
+ON_CIFAR10 = {AVERAGED: 1.69, ACTIVATIONS: 1.27, LEARNED: 0.45}
+ON_SHAKESPEARE = {AVERAGED: 2.02, ACTIVATIONS: 1.43, LEARNED: 0.63}
+VIT, GPT = "a ViT on CIFAR-10", "GPT-2 on Shakespeare"
+
+TOY_VIT = TransformerSetting("digits", "vit", 16, 1, prior_variance=0.1, heads=2, patch=2)
+TOY_GPT = TransformerSetting("pydoc", "gpt", 16, 1, prior_variance=0.1, limit=300, heads=2)
+CPU_VIT = TransformerSetting("cifar10", "vit", width=96, depth=4, prior_variance=0.1, patch=8)
+CPU_GPT = TransformerSetting("pydoc", "gpt", width=96, depth=3, prior_variance=0.1)
+PAPER_VIT = TransformerSetting("cifar10", "vit", width=384, depth=6, heads=6, prior_variance=0.1)
+
+TOY = (
+    Part(
+        "vit",
+        TOY_VIT,
+        MAP(epochs=12, batch_size=100, learning_rate=5e-3),
+        0.7,
+        Learn(TOY_VIT, steps=10, exchanges=5, batch_size=50, judged=100),
+        points=5,
+        examples=200,
+    ),
+    Part(
+        "gpt",
+        TOY_GPT,
+        MAP(epochs=20, batch_size=30, learning_rate=1e-2),
+        0.2,
+        Learn(TOY_GPT, steps=5, exchanges=3, batch_size=20, judged=30),
+        points=5,
+        examples=50,
+    ),
+)
+CPU = (
+    Part(
+        "vit",
+        CPU_VIT,
+        MAP(epochs=6, batch_size=50, warmup_epochs=1),
+        0.45,
+        Learn(CPU_VIT, steps=300, exchanges=200, batch_size=100, judged=1000),
+        examples=5000,
+        published_on=VIT,
+        published=ON_CIFAR10,
+    ),
+    Part(
+        "gpt",
+        CPU_GPT,
+        MAP(epochs=12, batch_size=32, warmup_epochs=1),
+        0.4,
+        Learn(CPU_GPT, steps=200, exchanges=150, batch_size=32, judged=200),
+        examples=300,
+        published_on=GPT,
+        published=ON_SHAKESPEARE,
+    ),
+)
+PAPER = (
+    Part(
+        "vit",
+        PAPER_VIT,
+        MAP(epochs=150, batch_size=128, warmup_epochs=5),
+        0.8,
+        Learn(PAPER_VIT, steps=2000),
+        points=25,
+        published_on=VIT,
+        published=ON_CIFAR10,
+    ),
+)
+
+
+# --- what is run -----------------------------------------------------------------------------
+
+
+def plan(config: Sequence[Part]) -> dict[str, Plan]:
+    return {part.name: part.plan() for part in config}
+
+
+# --- what follows ----------------------------------------------------------------------------
+
+
+def conclude(config: Sequence[Part], outcomes: Mapping[str, Outcomes]) -> Findings:
+    found = Findings()
+    for part in config:
+        if part.name in outcomes:
+            done = outcomes[part.name]
+            curves = {row: Curve(done[row].result) for row in (AVERAGED, *PERMUTED)}
+            title = f"{part.setting.title}, test data"
+            found += Findings(
+                _claims(part, curves),
+                [_table(title, part, curves)],
+                [profile_picture(part.name, title, curves)],
+            )
+    return found
+
+
+def _claims(part: Part, curves: Mapping[str, Curve]) -> list[Claim]:
+    averaged, learned = curves[AVERAGED], curves[LEARNED]
+    on = f"({part.setting.title}, test data)"
+    given = min(PERMUTED[:-1], key=lambda row: curves[row].barrier)
+    claim = partial(
+        judge,
+        conditions=part.conditions,
+        published_scale=False,
+        source=SOURCE,
+        fits=[
+            Requirement(
+                "the fits' test accuracy is",
+                min(curve.least_accuracy for curve in curves.values()),
+                part.accuracy,
+            )
+        ],
+    )
+
+    def published(*rows: str) -> str:
+        known = [f"{row} {part.published[row]:g}" for row in rows if row in part.published]
+        return f"{', '.join(known)} nats, {part.published_on}" if known else "not in the paper"
+
+    return [
+        claim(
+            f"Matching units removes part of the barrier {on}",
+            curves[given].barrier < averaged.barrier,
+            published=published(AVERAGED, ACTIVATIONS),
+            ours=f"{averaged.barrier_text} nats averaged, {curves[given].barrier_text} by {given}",
+            criterion="the best of the matchings leaves a smaller barrier than averaging",
+            headline=f"{part.setting.network_title}, {given}: {brief(averaged, curves[given])}",
+            **curves[given].measured,
+        ),
+        claim(
+            f"Permutations learned on the path leave less than matching units {on}",
+            learned.barrier < curves[given].barrier,
+            published=published(ACTIVATIONS, LEARNED),
+            ours=f"{learned.barrier_text} nats learned, {curves[given].barrier_text} by {given}",
+            criterion="the barrier is smaller than that of the best of the matchings",
+            **learned.measured,
+        ),
+        claim(
+            f"Permutations alone leave a barrier {on}",
+            min(curves[row].barrier for row in PERMUTED) > LEFT,
+            published=published(LEARNED),
+            ours=", ".join(f"{row} {curves[row].barrier_text}" for row in PERMUTED) + " nats",
+            criterion=f"every way leaves more than {LEFT:g} nats",
+            headline=f"{part.setting.network_title}, learned: {brief(averaged, learned)}",
+            **learned.measured,
+        ),
+    ]
+
+
+def _table(title: str, part: Part, curves: Mapping[str, Curve]) -> Table:
+    """One row per way, with the published barrier beside ours."""
+    rows = [
+        [
+            row,
+            curve.barrier_text,
+            f"{curve.share_of(curves[AVERAGED]):.0%}",
+            f"{part.published[row]:.2f}" if row in part.published else "–",
+            curve.end_accuracies,
+            f"{curve.accuracy.min():.2%}",
+        ]
+        for row, curve in curves.items()
+    ]
+    columns = [
+        "aligned by",
+        "barrier, nats",
+        "remaining",
+        "published, nats",
+        "accuracy at the ends",
+        "lowest accuracy on the path",
+    ]
+    note = f"published: {part.published_on}, {SOURCE}" if part.published else ""
+    return Table(title, columns, rows, note)
+
+
+PRESETS = {"toy": TOY, "cpu": CPU, "paper": PAPER}
+EXPERIMENT = Experiment("transformers", PRESETS, plan, conclude)
