@@ -11,6 +11,7 @@ from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 
 import onebasin as ob
+from onebasin.checkpoints import read_checkpoint
 from onebasin.cli.main import main
 from onebasin.trees import leaves_by_path, with_leaves
 
@@ -228,6 +229,46 @@ def test_mistakes_are_refused(options: dict, message: str) -> None:
     arguments = {"members": [weights(), weights(1)], **options}
     with pytest.raises(ValueError, match=message):
         ob.merge(arguments.pop("members"), symmetry=SYMMETRY, **arguments)
+
+
+def test_running_statistics_that_are_not_finite_are_refused() -> None:
+    params, state = {"w": np.ones(3)}, {"v": np.ones(3)}
+    groups = {"units": [("w", 0), ("state:v", 0)]}
+    symmetry = ob.Symmetry.by_hand(params, groups, state)
+    members = [params | state, params | {"v": np.array([1, np.nan, 1])}]
+    with pytest.raises(ValueError, match="holds NaN or infinity in 'v'"):
+        ob.merge(members, symmetry=symmetry)
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.full(3, 1e300), "their products exceed double precision"),
+        (np.full(3, 1e-300), "their products exceed double precision"),
+        (np.ones(3) * 1j, "'w' holds complex128 numbers"),
+    ],
+)
+def test_numbers_beyond_what_is_computed_are_refused(array: np.ndarray, said: str) -> None:
+    symmetry = ob.Symmetry.by_hand({"w": np.ones(3)}, {"units": [("w", 0)]})
+    with pytest.raises(ValueError, match=said):
+        ob.merge([{"w": array}, {"w": array}], symmetry=symmetry)
+
+
+def test_a_folder_that_is_replaced_holds_nothing_of_the_old_checkpoint(tmp_path: Path) -> None:
+    """An index that stayed would name the old shards, which would be read in its place."""
+    for name, shards in (("old", {"model-1": "w", "model-2": "b"}), ("new", {"model": "w"})):
+        (tmp_path / name).mkdir()
+        for file, tensor in shards.items():
+            arrays = {tensor: np.full(3, len(shards), np.float32)}
+            save_file(arrays, tmp_path / name / f"{file}.safetensors")
+    index = {"weight_map": {"w": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (tmp_path / "old" / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "old" / "notes.txt").write_text("kept")
+    new = read_checkpoint(tmp_path / "new")
+    new.write(tmp_path / "old", lambda name: new.tensors[name], overwrite=True)
+    found = read_checkpoint(tmp_path / "old").tensors
+    assert {name: array.tolist() for name, array in found.items()} == {"w": [1.0, 1.0, 1.0]}
+    assert {p.name for p in (tmp_path / "old").iterdir()} == {"model.safetensors", "notes.txt"}
 
 
 def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None:

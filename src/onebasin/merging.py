@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onebasin.alignment import align, align_many
-from onebasin.checkpoints import Checkpoint, Entries, read_checkpoint
+from onebasin.checkpoints import DTYPES, Checkpoint, Entries, read_checkpoint
 from onebasin.choices import check_choice
 from onebasin.data import Dataset, Split
 from onebasin.evaluation import (
@@ -219,6 +219,9 @@ def _checkpoint(member: Member) -> Checkpoint:
     if not isinstance(member, Mapping):
         return read_checkpoint(member)
     tensors = {name: np.asarray(array) for name, array in member.items()}
+    for name, array in tensors.items():
+        if array.dtype not in DTYPES.values():
+            raise ValueError(f"'{name}' holds {array.dtype} numbers, which are not supported")
     return Checkpoint(Path("a state_dict in memory"), tensors, {})
 
 

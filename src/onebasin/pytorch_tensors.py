@@ -1,4 +1,4 @@
-"""The optional package torch, and its tensors to arrays and back, bfloat16 included.
+"""The optional package torch, and its tensors to arrays and back, bfloat16 and float8 included.
 
 Arrays are copies: neither side sees what the other changes later.
 """
@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # NumPy's own types do not include it
+BITS = {1: "uint8", 2: "int16"}  # whole numbers as wide as bfloat16 and float8
 
 
 def import_torch() -> Any:
@@ -29,26 +29,32 @@ def import_torch() -> Any:
 def dtype_of(torch_dtype: Any) -> np.dtype:
     """The NumPy data type of a PyTorch one."""
     name = str(torch_dtype).removeprefix("torch.")
-    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def as_array(tensor: Any) -> np.ndarray:
+    """A tensor as an array, of the same memory where it is contiguous and in that of the CPU."""
+    torch = import_torch()
+    tensor = tensor.detach().cpu().contiguous()
+    own = dtype_of(tensor.dtype)
+    if own.kind == "V":  # a type of ml_dtypes: PyTorch and NumPy share its bits
+        return tensor.view(getattr(torch, BITS[own.itemsize])).numpy().view(own)
+    return tensor.numpy()
 
 
 def to_array(tensor: Any) -> np.ndarray:
     """A copy of a tensor as an array."""
-    torch = import_torch()
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(BFLOAT16).copy()
-    return np.array(tensor.numpy())
+    return np.array(as_array(tensor))
 
 
 def to_tensor(array: ArrayLike, torch_dtype: Any) -> Any:
     """A copy of an array as a tensor of a data type."""
     torch = import_torch()
-    own = np.asarray(array)
-    if torch_dtype == torch.bfloat16:
-        bits = np.array(own.astype(BFLOAT16), order="C").reshape(own.shape).view(np.int16)
-        return torch.from_numpy(bits).view(torch.bfloat16)
-    return torch.from_numpy(np.array(own, dtype_of(torch_dtype), order="C").reshape(own.shape))
+    given, own = np.asarray(array), dtype_of(torch_dtype)
+    copy = np.array(given.astype(own), order="C").reshape(given.shape)
+    if own.kind == "V":
+        return torch.from_numpy(copy.view(BITS[own.itemsize])).view(torch_dtype)
+    return torch.from_numpy(copy)
 
 
 def to_jax(tensor: Any) -> jnp.ndarray:

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import zipfile
 from pathlib import Path
 
 import jax
@@ -83,10 +84,40 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "net.pt")
 
 
+UNREADABLE = {
+    "repeats its numbers": torch.zeros(1).expand(30_000, 30_000),
+    "holds complex64 numbers": torch.zeros(3, dtype=torch.complex64).conj(),
+    "is sparse": torch.eye(3).to_sparse(),
+    "has no numbers": torch.zeros(3, device="meta"),
+}
+
+
+@pytest.mark.parametrize("said", UNREADABLE)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_tensor_that_is_no_array_of_numbers_is_refused(
+    said: str, zipped: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "net.pt"
+    tensors = {"odd": UNREADABLE[said]}
+    torch.save(tensors, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(TensorFileError, match=f"net.pt: 'odd' {said}"):
+        read_checkpoint(path)
+
+
+def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    torch.save({"w": torch.zeros(100_000)}, tmp_path / "net.pt")
+    packed = zipfile.ZipFile(tmp_path / "small.pt", "w", zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(tmp_path / "net.pt") as whole, packed as small:
+        for member in whole.infolist():
+            small.writestr(member.filename, whole.read(member))
+    with pytest.raises(TensorFileError, match=r"small\.pt is not a whole .* is compressed"):
+        read_checkpoint(tmp_path / "small.pt")
+
+
 @pytest.mark.parametrize(
     "kinds", [(".pt", ".pt"), (".pt", ".safetensors"), (".safetensors", ".pt")]
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
 def test_both_forms_are_written(kinds: tuple[str, str], dtype: torch.dtype, tmp_path: Path) -> None:
     own = module().to(dtype).state_dict()
     source, target = (tmp_path / f"{name}{kind}" for name, kind in zip("ab", kinds, strict=True))

@@ -17,6 +17,7 @@ from onebasin.alignment.objective import FeaturePair
 ORDINARY = 2.0**-40, 2.0**60  # sums of squares that need no look at each weight
 LARGEST_EXPONENT = 30  # of the largest weight, in either direction, without rescaling
 LARGEST_SCORE = 2.0**126
+EXACT_SCORES = -1000, 900  # exponents of scores that are numbers of double precision
 RESOLUTION = 2.0**-40  # least ratio of means to standard deviations that scores can tell from zero
 
 
@@ -38,6 +39,11 @@ def in_range(
             check_means(side, name)
     b, a = (_exponent([q.mean, q.std or {}]) for q in (mine, theirs))
     if objective in ("w2", "l2"):
+        if not EXACT_SCORES[0] < a + b < EXACT_SCORES[1]:
+            raise ValueError(
+                f"the weights are of the order of 2^{max(a, b, key=abs)}, and their products "
+                "exceed double precision; rescale the posteriors"
+            )
         return scaled(mine, -b), scaled(theirs, -a), 2.0 ** (a + b)
     both = max(a, b, key=abs)
     if objective is None and both:

@@ -6,6 +6,7 @@ from onebasin.checkpoints.checkpoint import read_checkpoint as read_checkpoint
 from onebasin.checkpoints.laplace import laplace_from_state_dict as laplace_from_state_dict
 from onebasin.checkpoints.laplace import laplace_state_dict as laplace_state_dict
 from onebasin.checkpoints.laplace import samples_from_vectors as samples_from_vectors
+from onebasin.checkpoints.layout import DTYPES as DTYPES
 from onebasin.checkpoints.moving import Entries as Entries
 from onebasin.checkpoints.posteriors import (
     mean_field_from_state_dict as mean_field_from_state_dict,

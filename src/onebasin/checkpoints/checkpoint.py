@@ -18,7 +18,7 @@ import numpy as np
 from onebasin.atomic import write_atomically
 from onebasin.checkpoints.layout import Layout, layout_of, map_layout, read_layout, write_like
 from onebasin.checkpoints.pickled import read_pickled, write_pickled
-from onebasin.pytorch_tensors import import_torch, to_array
+from onebasin.pytorch_tensors import import_torch
 from onebasin.regular_files import check_regular
 from onebasin.tensor_files import Pathlike, TensorFileError
 from onebasin.tensor_files import check_new as check_new_file
@@ -85,6 +85,10 @@ class Checkpoint:
             raise ValueError(f"{path} is the folder that is read; name another")
         path.mkdir(exist_ok=True)
         weights = {file.name for file in self.files}
+        # An index or shards of what was there before would be read instead of the new files.
+        for old in (path / INDEX, *sorted(path.glob("*.safetensors"))):
+            if old.name not in weights and old.is_file():
+                old.unlink()
         for other in sorted(self.path.iterdir()):
             if other.is_file() and other.name not in weights and other.suffix not in PICKLED:
                 copy = path / other.name
@@ -108,8 +112,7 @@ def read_checkpoint(path: Pathlike) -> Checkpoint:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}; check the name")
     if path.suffix in PICKLED:
-        tensors = read_pickled(path)
-        return Checkpoint(path, {name: to_array(t) for name, t in tensors.items()}, {})
+        return Checkpoint(path, read_pickled(path), {})
     layout = read_layout(path)
     return Checkpoint(path, map_layout(path, layout), {path: layout})
 

@@ -34,7 +34,8 @@ class Entries:
                 raise ValueError(
                     f"{self.checkpoint.path} is not of the network of this symmetry: {difference}"
                 )
-        bad = first_non_finite(self.params)
+        state = {name: self.checkpoint.tensors[name] for name in self.symmetry.state_layouts}
+        bad = first_non_finite(self.params) or first_non_finite(state)
         if bad:
             raise ValueError(
                 f"{self.checkpoint.path} holds NaN or infinity in '{bad}'; take another checkpoint"

@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 
 from onebasin.atomic import write_atomically
-from onebasin.pytorch_tensors import import_torch, to_tensor
+from onebasin.checkpoints.layout import DTYPES
+from onebasin.pytorch_tensors import as_array, dtype_of, import_torch, to_tensor
 from onebasin.regular_files import check_regular
 from onebasin.tensor_files import REPLACE, TensorFileError
 
 NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts keep it
 
 
-def read_pickled(path: Path) -> dict[str, Any]:
-    """The tensors of a state_dict, by name."""
+def read_pickled(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a state_dict, by name, as arrays of the memory that PyTorch loaded."""
     torch = import_torch()
     _check_sums(check_regular(path, TensorFileError))
     try:
@@ -45,7 +46,29 @@ def read_pickled(path: Path) -> dict[str, Any]:
             raise TensorFileError(
                 f"{path} holds no plain state_dict: its entry {name!r} is a {type(value).__name__}"
             )
-    return dict(inner)
+        fault = _fault(value)
+        if fault:
+            raise TensorFileError(f"{path}: '{name}' {fault}")
+    return {name: as_array(value) for name, value in inner.items()}
+
+
+def _fault(tensor: Any) -> str | None:
+    """Why a tensor is no plain array of numbers; None if it is one."""
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if str(tensor.layout) != "torch.strided":
+        return "is sparse; save it with .to_dense()"
+    if tensor.device.type != "cpu":
+        return f"has no numbers (its device is {tensor.device}); save the weights themselves"
+    try:
+        known = dtype_of(tensor.dtype) in DTYPES.values()
+    except TypeError:
+        known = False
+    if not known or tensor.is_quantized:
+        return f"holds {kind} numbers, which are not supported; save it as float32"
+    # A few numbers can be declared to be a tensor of any size.
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        return "repeats its numbers (it was made with expand); save it with .contiguous()"
+    return None
 
 
 def _check_sums(path: Path) -> None:
@@ -54,9 +77,13 @@ def _check_sums(path: Path) -> None:
         return
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
+            # PyTorch never compresses: a small file could fill the memory.
+            packed = any(m.compress_type != zipfile.ZIP_STORED for m in archive.infolist())
+            damaged = None if packed else archive.testzip()
     except Exception as error:  # of zipfile, in many kinds
         raise _not_whole(path, error) from None
+    if packed:
+        raise _not_whole(path, "its archive is compressed")
     if damaged is not None:
         raise _not_whole(path, f"the checksum of {damaged} is another")
 
