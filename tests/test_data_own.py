@@ -142,11 +142,18 @@ def test_wrong_files_are_refused(tmp_path):
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     np.savez(tmp_path / "uneven.npz", x=np.zeros((3, 2)), y=np.zeros(2))
     np.savez(tmp_path / "objects.npz", x=np.array([{}]), y=np.zeros(1))
+    x, y = np.zeros((6, 2)), np.arange(6.0) / 2
+    np.savez(tmp_path / "splits.npz", x_train=x, y_train=y, x_test=x[:, :1], y_test=y)
+    np.savez(tmp_path / "targets.npz", x_train=x, y_train=y, x_test=x, y_test=x)
+    np.savez(tmp_path / "columns.npz", x=x[:, :0], y=y)
     np.savez(tmp_path / "fine.npz", x=np.zeros((9, 2)), y=np.arange(9.0) / 2)
     for name, message in (
         ("text.npz", "not a whole .npz"),
         ("other.npz", "holds a; it must hold x_train, y_train"),
         ("uneven.npz", "3 rows of x but 2 of y"),
+        ("splits.npz", r"one example of x_train has shape \(2,\) and one of x_test \(1,\)"),
+        ("targets.npz", r"one example of y_train has shape \(\) and one of y_test \(2,\)"),
+        ("columns.npz", r"x of .* has shape \(6, 0\), so no numbers"),
         ("objects.npz", "not a whole .npz of plain arrays"),
         ("missing.npz", "there is no data file"),
     ):
@@ -222,3 +229,15 @@ def test_an_archive_that_promises_more_than_it_holds_is_refused(tmp_path):
     np.savez(path, x=np.array([{}], object), y=np.arange(1))
     with pytest.raises(DataFileError, match="could run code"):
         read_dataset(path)
+
+
+def test_a_table_that_promises_more_than_it_can_hold_is_refused(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = 4_000_000
+    table = pyarrow.table({"a": np.zeros(rows, np.int8), "y": np.zeros(rows, np.int8)})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    assert (tmp_path / "t.parquet").stat().st_size < 30_000
+    with pytest.raises(DataFileError, match="promises 32000000 bytes, too many for a file"):
+        read_dataset(tmp_path / "t.parquet", target="y", likelihood="categorical")

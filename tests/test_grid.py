@@ -13,6 +13,7 @@ from onebasin.experiments.pairs import Pair, Sizes
 from onebasin.experiments.runner import Run
 from onebasin.experiments.setting import Setting
 from onebasin.experiments.sweep import run_sweep, stages_of, summarise
+from onebasin.experiments.yaml_files import read_yaml
 from onebasin.figures.sweeps import axis_figure
 from onebasin.inference.methods import HMC, VI
 
@@ -109,8 +110,20 @@ def test_a_file_that_is_not_yaml_is_refused(tmp_path):
     path.write_text("fit: [")
     with pytest.raises(ValueError, match=r"grid\.yaml is not YAML"):
         read_grid(path)
+    path.write_text("[" * 5000)
+    with pytest.raises(ValueError, match=r"grid\.yaml is not YAML \(it nests too deeply\)"):
+        read_grid(path)
+    path.write_text("fit:\n  width: 8\n  depth: 1\n  width: 16\n")
+    with pytest.raises(ValueError, match=r"not YAML \(line 4 gives 'width' a second time\)"):
+        read_grid(path)
     with pytest.raises(FileNotFoundError, match="there is no file"):
         read_grid(tmp_path / "none.yaml")
+
+
+def test_keys_of_yaml_may_be_merged_and_overridden(tmp_path):
+    path = tmp_path / "grid.yaml"
+    path.write_text("align: &own {seed: 3}\nfit:\n  <<: *own\n  seed: 4\n")
+    assert read_yaml(path) == {"align": {"seed": 3}, "fit": {"seed": 4}}
 
 
 def test_the_summary_has_means_and_standard_errors():

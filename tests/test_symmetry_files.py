@@ -68,6 +68,7 @@ def test_a_symmetry_written_by_hand(tmp_path):
         ({"params": {"w1": [2.5]}}, 'axis 0 of "w1" is 2.5; write a length'),
         ({"params": {"w1": [{"product": []}]}}, "write a length"),
         ({"params": {"w1": [{"product": [10**6, 10**6]}]}}, "positions, more than"),
+        ({"groups": {"hidden": 2 * 10**7}}, r"its groups have .* positions, more than 3e\+07"),
         ({"unused": ["w3"]}, "leaves of"),
         ({"roles": {"w1": ["incoming"]}}, "one for each of its axes"),
         ({"roles": {"w1": ["incoming", "king"]}}, "one for each of its axes"),
@@ -99,3 +100,11 @@ def test_other_files_are_refused(tmp_path):
         Symmetry.load(path)
     with pytest.raises(FileNotFoundError, match="there is no file"):
         Symmetry.load(tmp_path / "none.json")
+
+
+def test_axes_of_one_layout_share_their_positions():
+    """A network of many layers holds the positions of each layout once."""
+    params = {f"w{i}": np.broadcast_to(np.float32(0), (3, 100_000)) for i in range(50)}
+    symmetry = Symmetry.by_hand(params, {"stream": [(name, 1) for name in params]})
+    held = {id(place.positions): place.positions.nbytes for place in symmetry.groups[0].places}
+    assert sum(held.values()) == 800_000

@@ -155,7 +155,18 @@ def _from_names(path: Path, arrays: Mapping[str, np.ndarray]) -> Arrays:
             )
         if not len(x):
             raise DataFileError(f"{x_name} of {path} is empty; give at least one example")
+        if not x[0].size:
+            raise DataFileError(
+                f"{x_name} of {path} has shape {x.shape}, so no numbers; give at least one column"
+            )
         parts.append((x, y))
+    for index, name in enumerate(names[:2]):
+        shapes = [part[index].shape[1:] for part in parts]
+        if len(set(shapes)) > 1:
+            raise DataFileError(
+                f"in {path} one example of {name} has shape {shapes[0]} and one of "
+                f"{names[2 + index]} {shapes[1]}; give both the same"
+            )
     files = [path / f"{name}.npy" for name in names] if path.is_dir() else [path]
     return Arrays(path, tuple(parts), _digest(*files))
 
@@ -243,6 +254,10 @@ def _read_parquet(path: Path) -> dict[str, np.ndarray]:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
             _check_distinct(path, names)
+            # Repeated values take no room in the file: it could fill the memory.
+            promised = 4 * file.metadata.num_rows * len(names)
+            if promised > MOST_COMPRESSED * path.stat().st_size:
+                raise ValueError(f"it promises {promised} bytes, too many for a file of its size")
             for name in names:  # one at a time: a whole table would be in memory twice
                 column = file.read(columns=[name])[name]
                 if column.null_count:

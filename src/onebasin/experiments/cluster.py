@@ -22,6 +22,7 @@ import jax
 from onebasin.experiments.record import check_same, versions
 from onebasin.experiments.runner import Run
 from onebasin.experiments.stage import Stage
+from onebasin.experiments.yaml_files import read_yaml
 from onebasin.progress import reporting
 from onebasin.threads import available_cores
 
@@ -121,14 +122,12 @@ def _described(distributed: Any, path: Path) -> "Iterator[Client]":
         raise FileNotFoundError(
             f"there is no file {path}; give local:N, the address of a scheduler, or a YAML file"
         )
-    import yaml
-
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path)
         module, _, name = content["class"].rpartition(".")
         workers, options = int(content.get("workers", 1)), dict(content.get("options", {}))
         make = getattr(import_module(module), name)
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
         raise ValueError(
             f"{path} must name a class of clusters, such as dask_jobqueue.SLURMCluster, that is "
             f"installed here, with its workers and options ({type(error).__name__}: {error})"

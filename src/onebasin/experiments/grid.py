@@ -31,6 +31,7 @@ from onebasin.experiments.common_stages import (
 )
 from onebasin.experiments.setting import Setting
 from onebasin.experiments.stage import Stage
+from onebasin.experiments.yaml_files import read_yaml
 from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble
 
 METHODS: dict[str, type[TimedMethod]] = {
@@ -125,17 +126,14 @@ def fit_of(options: Mapping[str, Value]) -> tuple[Setting, TimedMethod]:
 
 def read_grid(path: Path) -> Grid:
     """The grid in a YAML file."""
-    import yaml
-
     if not path.is_file():
         raise FileNotFoundError(
             f"there is no file {path}; `onebasin sweep --help` shows an example"
         )
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        words = " ".join(str(error).split())
-        raise ValueError(f"{path} is not YAML ({words}); see the example of --help") from None
+        content = read_yaml(path)
+    except ValueError as error:
+        raise ValueError(f"{path} is not YAML ({error}); see the example of --help") from None
     try:
         return grid_from(content)
     except (ValueError, TypeError) as error:

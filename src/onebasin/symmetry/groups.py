@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, TypeVar
 import jax
 import numpy as np
 
-from onebasin.symmetry.layout import Layouts, Units, describe, occurrences
+from onebasin.symmetry.layout import Layout, Layouts, Units, describe, occurrences
 
 Where: TypeAlias = Literal["params", "state"]
 Role: TypeAlias = Literal["incoming", "outgoing", "add", "multiply", "other"]
@@ -100,11 +100,15 @@ def find_groups(params: Layouts, state: Layouts, roles: Roles) -> tuple[Group, .
     sizes: dict[str, int] = {}
     places: dict[str, list[Place]] = {}
     trees: dict[Where, Layouts] = {"params": params, "state": state}
+    # Axes with the same layout share their positions: a large network has many.
+    known: dict[Layout, tuple[tuple[str, np.ndarray], ...]] = {}
     for where, layouts in trees.items():
         for leaf, axes in layouts.items():
             for axis, layout in enumerate(axes):
                 text = "" if isinstance(layout, Units) else describe(layout)
-                for nth, (name, positions) in enumerate(occurrences(layout)):
+                if layout not in known:
+                    known[layout] = tuple(occurrences(layout))
+                for nth, (name, positions) in enumerate(known[layout]):
                     if sizes.setdefault(name, len(positions)) != len(positions):
                         raise ValueError(
                             f"group '{name}' has {sizes[name]} units in one place and "

@@ -24,7 +24,8 @@ from onebasin.symmetry.groups import Role, Roles
 from onebasin.symmetry.layout import Concat, Fixed, Layout, Layouts, Product, Units
 
 FORMAT, VERSION = "onebasin-symmetry", 1
-LARGEST_AXIS = 10**8  # positions; a longer axis is a slip, and would exhaust the memory
+LARGEST_AXIS = 10**8  # positions; a longer axis is a slip
+MOST_MOVED = 3 * 10**7  # positions of all units, which are held in memory
 DEEPEST = 50  # parts within parts
 KNOWN = {"format", "version", "groups", "params", "state", "unused", "roles", "blocks"}
 
@@ -97,6 +98,13 @@ def rebuild(content: Any) -> tuple[Layouts, Layouts, tuple[str, ...], Roles, Blo
     if not params:
         raise SymmetryFileError('"params" is empty; list the axes of every leaf')
     state = _layouts("state", content.get("state", {}), sizes)
+    different = {axis for tree in (params, state) for axes in tree.values() for axis in axes}
+    moved = sum(axis.size for axis in different if _has_units(axis))
+    if moved > MOST_MOVED:
+        raise SymmetryFileError(
+            f"its groups have {moved:.3g} positions, more than {MOST_MOVED:.0e}; give units only "
+            "to axes that a permutation moves"
+        )
     unused = content.get("unused", [])
     known = {*params, *(f"state:{leaf}" for leaf in state)}
     if not isinstance(unused, list) or not all(
@@ -171,6 +179,14 @@ def _layout(axis: Any, sizes: Mapping[str, int], where: str, depth: int = 0) -> 
             "write a shorter axis"
         )
     return layout
+
+
+def _has_units(layout: Layout) -> bool:
+    match layout:
+        case Product(parts) | Concat(parts):
+            return any(map(_has_units, parts))
+        case _:
+            return isinstance(layout, Units)
 
 
 def _is_length(value: Any) -> bool:
