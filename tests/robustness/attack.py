@@ -39,7 +39,7 @@ class Part:
 
 
 PARTS = {
-    "kills": Part("killer", 200, 5),
+    "kills": Part("killer", 200, 20),
     "networks": Part("random_networks", 5_000, 10),
     "files": Part("file_fuzzer", 20_000, 20),
     "command lines": Part("command_lines", 1_000, 10),
@@ -88,7 +88,14 @@ def portion_here(part: Part, portion: int, seed: int, share: float) -> dict[str,
 def portion_apart(name: str, portion: int, seed: int, share: float, shared: str) -> dict[str, Any]:
     """The same in a process of its own; one that dies is a defect."""
     words = ["--only", name, "--seed", str(seed), "--share", str(share), "--portion", str(portion)]
-    environment = {**os.environ, "KILLER_WORKERS": "1", "KILLER_COMPILED": shared}
+    # Networks, data and fits are tiny: most of the time would go into compiling them.
+    compiled = {
+        "JAX_COMPILATION_CACHE_DIR": shared,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    }
+    environment = {**compiled, **os.environ, "KILLER_WORKERS": "1", "KILLER_COMPILED": shared}
     done = subprocess.run(
         [sys.executable, __file__, *words],
         env=environment,

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,16 +137,19 @@ class Killer:
     """Runs commands in folders of their own."""
 
     folder: Path
-    names: tuple[str, ...]
 
     def __post_init__(self) -> None:
         self.operations: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
-        # Those that need no files first.
-        for others in (False, True):
-            names = [name for name in self.names if bool(COMMANDS[name].needs) == others]
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Run commands undisturbed, and before them those whose files they read, each once."""
+        wanted = dict.fromkeys(names)
+        needed = dict.fromkeys(need for name in wanted for need in COMMANDS[name].needs)
+        for group in (needed, wanted):
+            missing = [name for name in group if name not in self.operations]
             with ThreadPoolExecutor(WORKERS) as pool:
-                list(pool.map(self._run_undisturbed, names))
+                list(pool.map(self._run_undisturbed, missing))
 
     def _run_undisturbed(self, name: str) -> None:
         folder, count = self._prepared(name, "whole"), self.folder / f"{name} count"
@@ -302,8 +305,7 @@ def attack(folder: Path, kills: int, seed: int, names: Sequence[str] = ()) -> di
     `names`, only these commands and those that they need are run.
     """
     wanted = [name for name in COMMANDS if not names or name in names]
-    needed = {need for name in wanted for need in COMMANDS[name].needs}
-    killer = Killer(folder, tuple(n for n in COMMANDS if n in {*wanted, *needed}))
+    killer = Killer(folder)
     chance = random.Random(seed)
     chance.shuffle(wanted)  # a short attack begins with other commands than the last one
     turns = itertools.cycle(wanted)
@@ -315,6 +317,7 @@ def attack(folder: Path, kills: int, seed: int, names: Sequence[str] = ()) -> di
             for _ in range(WORKERS):
                 number += 1
                 trials.append((next(turns), number, chance.randint(1, MOST_KILLS), seed))
+            killer.prepare(trial[0] for trial in trials)
             for done, found in pool.map(lambda trial: killer.trial(*trial), trials):
                 tried += done
                 clean += 0 if found else done
