@@ -93,6 +93,7 @@ from .pruning import prune as prune
 from .pruning import pruning_curve as pruning_curve
 from .symmetry import Permutation as Permutation
 from .symmetry import Symmetry as Symmetry
+from .symmetry import Transform as Transform
 from .symmetry import find_symmetry as find_symmetry
 from .symmetry import transpositions as transpositions
 

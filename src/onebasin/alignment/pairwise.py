@@ -13,6 +13,7 @@ from onebasin.alignment.descent import Descent, Matcher, Orders, Trace
 from onebasin.alignment.frank_wolfe import FrankWolfe
 from onebasin.alignment.learned import check_learnable, learn_permutation, units_of
 from onebasin.alignment.magnitudes import check_features, in_range
+from onebasin.alignment.mixed import align_mixed, check_mixed
 from onebasin.alignment.moments import Alignable, checked_readings
 from onebasin.alignment.nests import nests_deeply
 from onebasin.alignment.objective import (
@@ -28,7 +29,8 @@ from onebasin.alignment.path_loss import PathLoss, side_of
 from onebasin.alignment.scores import ScoreTable
 from onebasin.choices import OrderName, StartName, check_choice
 from onebasin.pickling import PickledByFields
-from onebasin.symmetry import Permutation, Symmetry, Transpositions, transpositions
+from onebasin.posterior import Posterior, Samples
+from onebasin.symmetry import Permutation, Symmetry, Transform, Transpositions, transpositions
 from onebasin.threads import one_thread_if_small
 
 if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
@@ -90,6 +92,8 @@ class Alignment(PickledByFields, Generic[AlignableT]):
     measure: Callable[[Alignable, Alignable, Symmetry], float]
     known_distance: Callable[[Permutation], float] | None = None
     """The distance by the permutation, where the search knows it already."""
+    mixed: Transform | None = None
+    """What moves the mover, if the symmetry has signs, scales or matrices."""
 
     def __repr__(self) -> str:
         swaps = f"transpositions {int(self.transpositions)}"
@@ -97,9 +101,31 @@ class Alignment(PickledByFields, Generic[AlignableT]):
         return f"Alignment({self.objective}, score {self.score:.6g}, {swaps}, {end})"
 
     @cached_property
+    def transform(self) -> Transform:
+        """What moves the mover, with its signs, scales and matrices.
+
+        Its permutation moves whole blocks of groups with matrices; `permutation` is the same.
+        """
+        return self.mixed or self.symmetry.as_transform(self.permutation)
+
+    @cached_property
     def posterior(self) -> AlignableT:
-        """The moved mover: of the same kind, with the same function."""
-        return self.symmetry.act(self.permutation, self.mover)
+        """The moved mover: of the same kind, with the same function.
+
+        If a matrix moved a factorised posterior, its means have the same function and its σ are the
+        marginal ones (see `exact`).
+        """
+        return self.symmetry.act(self.mixed or self.permutation, self.mover)
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether the moved posterior is the mover's distribution, moved; else only its means are.
+
+        A matrix makes the independent weights of a factorised posterior dependent; their
+        covariances are dropped.
+        """
+        points = isinstance(self.mover, Samples) or not isinstance(self.mover, Posterior)
+        return points or not self.transform.matrices
 
     @cached_property
     def distance_before(self) -> float:
@@ -138,7 +164,7 @@ def align(
     to: Alignable,
     symmetry: Symmetry,
     objective: ObjectiveLike | PathLoss = "w2",
-    starts: Sequence[Start] | Start = "auto",
+    starts: Sequence[Start | Transform] | Start | Transform = "auto",
     order: OrderName = "forward",
     search: FrankWolfe | None = None,
     max_sweeps: int = 100,
@@ -192,7 +218,10 @@ def align(
         raise ValueError(f"max_sweeps is {max_sweeps}; allow at least one sweep")
     if not (search is None or isinstance(search, FrankWolfe)):
         raise ValueError(f"search is {search!r}; give FrankWolfe() or None")
-    chosen = _checked_starts(starts, symmetry, key)
+    given = _checked_starts(starts, symmetry, key)
+    if symmetry.mixings:
+        return _mixed(posterior, to, symmetry, objective, given, search, max_sweeps, key, began)
+    chosen: list[Start] = [start for start in given if not isinstance(start, Transform)]
     seed = _seed(key)
     check_choice(order, OrderName, "order")
     ours = isinstance(objective, Objective) and OBJECTIVES.get(objective.name) is objective
@@ -253,12 +282,59 @@ def align(
     )
 
 
+def _mixed(
+    posterior: AlignableT,
+    to: Alignable,
+    symmetry: Symmetry,
+    objective: AlignmentObjective,
+    starts: Sequence[Start | Transform],
+    search: FrankWolfe | None,
+    max_sweeps: int,
+    key: jax.Array | None,
+    began: float,
+) -> Alignment[AlignableT]:
+    """Alignment over signs, scales and matrices, besides permutations."""
+    check_mixed(symmetry, objective.name, to, posterior)
+    if search is not None:
+        raise ValueError("search is for permutations alone; align with symmetry.permutations")
+    given = [start for start in starts if isinstance(start, str | Permutation | Transform)]
+    if len(given) < len(starts) or "shaken" in given:
+        raise ValueError(
+            "a symmetry with signs, scales or matrices is aligned from the starts 'auto', "
+            "'forward', 'identity', 'random', a permutation or a transform"
+        )
+
+    def permuted() -> Permutation:
+        plain = symmetry.permutations
+        return align(posterior, to=to, symmetry=plain, objective=objective, key=key).permutation
+
+    ends = align_mixed(posterior, to, symmetry, objective.name, given, permuted, max_sweeps, key)
+    best = max(ends, key=lambda end: end.score)
+    return Alignment(
+        permutation=best.transform.permutation,
+        score=best.score,
+        objective=objective.name,
+        trace=tuple(best.trace.scores),
+        sweeps=best.sweeps,
+        solves=best.trace.solves,
+        converged=best.converged,
+        starts=tuple(StartReport(e.name, e.score, e.sweeps, e.converged, e.seconds) for e in ends),
+        seconds=time.perf_counter() - began,
+        trace_seconds=tuple(best.trace.seconds),
+        mover=posterior,
+        target=to,
+        symmetry=symmetry,
+        measure=objective.measure,
+        mixed=best.transform,
+    )
+
+
 def _learned(
     posterior: AlignableT,
     to: Alignable,
     symmetry: Symmetry,
     objective: PathLoss,
-    starts: Sequence[Start] | Start,
+    starts: Sequence[Start | Transform] | Start | Transform,
     search: FrankWolfe | None,
     key: jax.Array | None,
 ) -> Alignment[AlignableT]:
@@ -268,7 +344,8 @@ def _learned(
     if search is not None:
         raise ValueError("search is for objectives that are solved by assignment; drop it")
     checked_readings(posterior, to, symmetry)
-    chosen = _checked_starts(starts, symmetry, key)
+    given = _checked_starts(starts, symmetry, key)
+    chosen: list[Start] = [start for start in given if not isinstance(start, Transform)]
     candidates: list[tuple[str, Callable[[], Permutation]]] = []
     units = units_of(objective, to, symmetry)
     solved = partial(align, posterior, to=to, symmetry=symmetry)
@@ -286,7 +363,8 @@ def _learned(
             candidates.append(("identity", symmetry.identity))
         elif isinstance(start, str):
             own = jax.random.fold_in(key, number)
-            by_weights = partial(solved, starts=("auto", start) if start == "shaken" else start)
+            both: list[StartName] = ["auto", start] if start == "shaken" else [start]
+            by_weights = partial(solved, starts=both)
             candidates.append((start, lambda by=by_weights, k=own: by(key=k).permutation))
         else:
             candidates.append(
@@ -318,12 +396,14 @@ def _learned(
 
 
 def _checked_starts(
-    starts: Sequence[Start] | Start, symmetry: Symmetry, key: jax.Array | None
-) -> list[Start]:
+    starts: Sequence[Start | Transform] | Start | Transform,
+    symmetry: Symmetry,
+    key: jax.Array | None,
+) -> list[Start | Transform]:
     if isinstance(starts, Sequence) and not isinstance(starts, str):
-        chosen: list[Start] = list(starts)
+        chosen: list[Start | Transform] = list(starts)
     else:
-        chosen = [cast(Start, starts)]
+        chosen = [cast("Start | Transform", starts)]
     if not chosen:
         raise ValueError("starts is empty; give at least one, for example starts=('forward',)")
     names = get_args(StartName)
@@ -334,6 +414,10 @@ def _checked_starts(
                 raise ValueError(
                     "a start is one permutation, not a stack of them; take one.draw(i)"
                 )
+        elif isinstance(start, Transform):
+            if not symmetry.mixings:
+                raise ValueError("a transform is a start for a symmetry found with kinds='all'")
+            symmetry.check_transform(start)
         elif start in names if isinstance(start, str) else isinstance(start, AlignmentObjective):
             if start in ("random", "shaken") and key is None:
                 raise ValueError(f"a {start} start needs a key; give key=jax.random.key(…)")

@@ -14,4 +14,5 @@ from onebasin.symmetry.symmetry import Symmetry as Symmetry
 from onebasin.symmetry.tracing import NoiseWarning as NoiseWarning
 from onebasin.symmetry.tracing import NoRuleWarning as NoRuleWarning
 from onebasin.symmetry.tracing import find_symmetry as find_symmetry
+from onebasin.symmetry.transform import Transform as Transform
 from onebasin.symmetry.written import SymmetryFileError as SymmetryFileError

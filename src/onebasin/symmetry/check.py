@@ -16,7 +16,7 @@ group would permute nothing at all; there the units get other numbers, and the o
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -64,9 +64,11 @@ class Report:
     left_out: dict[Place, float]
     """The change when a group is permuted except at one place."""
     tolerance: float
+    mixed: dict[str, float] = field(default_factory=dict)
+    """The change when the units of a group get random signs, scales or matrices, by its name."""
 
     def __repr__(self) -> str:
-        worst = max([self.together, *self.alone.values()])
+        worst = max([self.together, *self.alone.values(), *self.mixed.values()])
         return (
             f"Report(groups: {len(self.alone)}, largest change: {worst:.1e}, tolerance: "
             f"{self.tolerance:.0e}, inert places: {len(self.inert)} of {len(self.left_out)})"

@@ -12,6 +12,7 @@ from onebasin.symmetry.layout import Layout, Layouts, Units, describe, occurrenc
 
 Where: TypeAlias = Literal["params", "state"]
 Role: TypeAlias = Literal["incoming", "outgoing", "add", "multiply", "other"]
+Kind: TypeAlias = Literal["permutation", "signed", "scaled", "monomial", "orthogonal", "invertible"]
 Array = TypeVar("Array", np.ndarray, jax.Array)
 Roles: TypeAlias = Mapping[tuple[str, int], Role]  # (key path of a leaf, axis) → role
 
@@ -80,9 +81,12 @@ class Group:
     name: str
     size: int
     places: tuple[Place, ...]
+    kind: Kind = "permutation"
+    """What may be done to the units besides permuting them (`find_symmetry(kinds="all")`)."""
 
     def __repr__(self) -> str:
-        return f"Group({self.name!r}, {self.size} units, {len(self.places)} places)"
+        kind = "" if self.kind == "permutation" else f"{self.kind}, "
+        return f"Group({self.name!r}, {kind}{self.size} units, {len(self.places)} places)"
 
     @property
     def quadratic(self) -> bool:

@@ -67,13 +67,19 @@ class Randomised:
         self.x = self._rows_of(_arrays(x), rows)
         self._jitted = jax.jit(apply)
 
-    def settle(self, seed: list[int]) -> tuple[PyTree, PyTree, Outputs, float]:
+    def settle(
+        self, seed: list[int], *, afresh: bool = False
+    ) -> tuple[PyTree, PyTree, Outputs, float]:
         """Random params and state with informative outputs, those outputs, and a tolerance.
+
+        With `afresh`, params have the sizes of the network's own but random signs, if its outputs
+        are informative there: near its own, the same units may always be active.
 
         The tolerance is the change of the outputs that rounding can explain, with a margin.
         Rounding is about as large as the effect of changing every parameter in its last digit.
         """
-        for strength, signs_kept in ((1.0, False), (0.1, False), (1.0, True)):
+        near = ((1.0, False), (0.1, False), (1.0, True))
+        for strength, signs_kept in ((np.inf, False), *near) if afresh else near:
             params = self._moved(self.params, seed, strength, signs_kept)
             state = self._moved(self.state, seed, strength, signs_kept=True)
             outputs = self.run(params, state)
@@ -134,6 +140,8 @@ class Randomised:
     def _moved(self, tree: PyTree, seed: list[int], strength: float, signs_kept: bool) -> PyTree:
         """Every leaf with noise of about half its own size, or of 0.3 if it is all zeros.
 
+        An infinite strength leaves nothing but noise, of the leaf's own size.
+
         Running statistics include variances, which must keep their signs. So must parameters under
         a square root; this is tried last.
         """
@@ -142,15 +150,17 @@ class Randomised:
             if not jnp.issubdtype(leaf.dtype, jnp.inexact):
                 return leaf
             rng = np.random.default_rng([*seed, *path_name(path).encode()])
-            noise = strength * rng.standard_normal(leaf.shape)
+            alone = np.isinf(strength)
+            amount = 2.0 if alone else strength
+            noise = amount * rng.standard_normal(leaf.shape)
             if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-                noise = noise + 1j * strength * rng.standard_normal(leaf.shape)
+                noise = noise + 1j * amount * rng.standard_normal(leaf.shape)
             if signs_kept:
                 zero = leaf == 0
                 moved = leaf * np.exp(0.3 * np.real(noise)) + zero * 0.1 * np.abs(noise)
             else:
                 size = np.sqrt(np.mean(np.abs(leaf.astype(self._wide(leaf))) ** 2))
-                moved = leaf + noise * (0.5 * size if size > 0 else 0.3)
+                moved = leaf * (not alone) + noise * (0.5 * size if size > 0 else 0.3)
             return moved.astype(self._dtype(leaf.dtype))
 
         return jax.tree_util.tree_map_with_path(move, tree)

@@ -2,11 +2,11 @@
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
 import jax
 import numpy as np
@@ -14,13 +14,19 @@ import numpy as np
 from onebasin.networks import NetworkLike, apply_of
 from onebasin.pickling import PickledByFields
 from onebasin.posterior.protocol import Posterior
+from onebasin.symmetry import canonical as folding
 from onebasin.symmetry import written
 from onebasin.symmetry.action import move_tree
 from onebasin.symmetry.blocks import BlocksByGroup, check_blocks, families, random_order
 from onebasin.symmetry.check import Report, check
+from onebasin.symmetry.find_kinds import check_mixings, random_element
 from onebasin.symmetry.groups import Group, Roles, find_groups
+from onebasin.symmetry.kinds import Mixing, Mixings
 from onebasin.symmetry.layout import Fixed, Layout, Layouts, Product, Units
+from onebasin.symmetry.linear_action import leaf_actions, multiplied_posterior
 from onebasin.symmetry.permutation import Permutation, compose, inverse, with_transpositions
+from onebasin.symmetry.transform import Transform, composed, inverted
+from onebasin.symmetry.trial import trials
 from onebasin.tensor_files import Pathlike, check_new
 from onebasin.trees import PyTree, first_difference, shapes_by_path
 
@@ -60,6 +66,8 @@ class Symmetry(PickledByFields):
     blocks: BlocksByGroup = field(default_factory=dict)
     """Groups whose units move in blocks, such as the dimensions of heads that each have their own
     order (`find_symmetry(..., own_orders=True)`), with the family whose blocks move alike."""
+    mixings: Mixings = field(default_factory=dict)
+    """Signs, scales and matrices of the groups that have them (`find_symmetry(kinds="all")`)."""
 
     def __hash__(self) -> int:
         return self._hash
@@ -71,7 +79,14 @@ class Symmetry(PickledByFields):
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The groups, in the order of their first places in the layouts."""
-        return find_groups(self.layouts, self.state_layouts, self.roles)
+        found = find_groups(self.layouts, self.state_layouts, self.roles)
+        plain = Mixing()
+        return tuple(replace(g, kind=self.mixings.get(g.name, plain).kind) for g in found)
+
+    @cached_property
+    def permutations(self) -> "Symmetry":
+        """The same groups with permutations only."""
+        return replace(self, mixings={})
 
     def __getitem__(self, name: str) -> Group:
         for group in self.groups:
@@ -152,7 +167,7 @@ class Symmetry(PickledByFields):
         """
         path = check_new(path, overwrite=overwrite)
         content = written.describe(
-            self.layouts, self.state_layouts, self.unused, self.roles, self.blocks
+            self.layouts, self.state_layouts, self.unused, self.roles, self.blocks, self.mixings
         )
         written.write(path, content)
         return path
@@ -221,20 +236,84 @@ class Symmetry(PickledByFields):
                 raise ValueError(f"group '{group.name}': {error}") from None
         return Permutation(indices)
 
-    def compose(self, p: Permutation, q: Permutation) -> Permutation:
-        """The permutation p ∘ q, which moves by q first and then by p."""
-        return compose(self.check_permutation(p), self.check_permutation(q))
+    def random_transform(self, *, key: jax.Array) -> Transform:
+        """A random permutation with random signs, scales and matrices, where groups have them."""
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+        return random_element(self, self.mixings, rng, self.random(key=key))
 
-    def inverse(self, p: Permutation) -> Permutation:
-        """The permutation that undoes p."""
-        return inverse(self.check_permutation(p))
+    def as_transform(self, p: Permutation | Transform) -> Transform:
+        """The permutation as a transform, with all signs and scales one."""
+        if isinstance(p, Transform):
+            self.check_transform(p)
+            return p
+        plain = {name: np.ones(self[name].size) for name in self.mixings}
+        return Transform(
+            self.check_permutation(p),
+            {name: plain[name] for name, own in self.mixings.items() if own.signs is not None},
+            {
+                name: np.tile(plain[name], (len(own.scales), 1))
+                for name, own in self.mixings.items()
+                if own.scales
+            },
+            {
+                name: np.tile(np.eye(len(plain[name]) // count), (count, 1, 1))
+                for name, own in self.mixings.items()
+                if own.matrices is not None
+                for count in [self.blocks[name].count if name in self.blocks else 1]
+            },
+        )
 
-    def act(self, permutation: Permutation, target: T) -> T:
+    @overload
+    def compose(self, p: Permutation, q: Permutation) -> Permutation: ...
+    @overload
+    def compose(self, p: Transform, q: Permutation | Transform) -> Transform: ...
+    @overload
+    def compose(self, p: Permutation, q: Transform) -> Transform: ...
+    def compose(
+        self, p: Permutation | Transform, q: Permutation | Transform
+    ) -> Permutation | Transform:
+        """The permutation (or transform) p ∘ q, which moves by q first and then by p."""
+        if isinstance(p, Permutation) and isinstance(q, Permutation):
+            return compose(self.check_permutation(p), self.check_permutation(q))
+        return composed(self.as_transform(p), self.as_transform(q))
+
+    @overload
+    def inverse(self, p: Permutation) -> Permutation: ...
+    @overload
+    def inverse(self, p: Transform) -> Transform: ...
+    def inverse(self, p: Permutation | Transform) -> Permutation | Transform:
+        """The permutation (or transform) that undoes p."""
+        if isinstance(p, Permutation):
+            return inverse(self.check_permutation(p))
+        return inverted(self.as_transform(p))
+
+    def canonical(self, target: T) -> T:
+        """Params or a posterior with the same function and the gains of orthogonal groups one.
+
+        Each such gain is multiplied into the kernels that read it. Nothing changes without
+        orthogonal groups that gains act on.
+        """
+        return folding.canonical(self, target)
+
+    def act(self, permutation: Permutation | Transform, target: T) -> T:
         """Permute params or any posterior: new[i] = old[p[i]] along every place of every group.
 
         A stacked permutation moves each draw of `Samples` by its own row. Memory-mapped draws stay
         in their file: they are moved when they are read, for example by `save`, block by block.
+
+        A `Transform` multiplies by signs, scales and matrices as well. Params and `Samples` move
+        exactly, and so does a `MeanField` by signs and scales. A matrix makes independent weights
+        dependent: their means are exact, σ are the marginal ones, and covariances are dropped.
         """
+        if isinstance(permutation, Transform):
+            transform = self.as_transform(permutation)
+            mixed = {
+                name for name, a in transform.matrices.items() if (a != np.eye(a.shape[1])).any()
+            }
+            folding.check_folded(self, target, mixed)
+            moved = self.act(transform.permutation, target)
+            actions = leaf_actions(transform, self.groups, self.mixings, dict(self.shapes))
+            return multiplied_posterior(moved, actions)
         if not isinstance(permutation, Permutation):
             raise ValueError(f"a {type(permutation).__name__} cannot act; give a Permutation")
         indices = self.check_permutation(permutation).indices
@@ -283,7 +362,11 @@ class Symmetry(PickledByFields):
         layouts = (self.layouts, self.state_layouts)
         apply = apply_of(network)
         groups, blocks = self.groups, self.blocks
-        return check(groups, layouts, blocks, apply, params, x, state, key, every_place)
+        report = check(groups, layouts, blocks, apply, params, x, state, key, every_place)
+        if not self.mixings:
+            return report
+        with jax.numpy_dtype_promotion("standard"):
+            return replace(report, mixed=check_mixings(self, trials(apply, params, x, state, key)))
 
     def check_permutation(self, p: Permutation) -> Permutation:
         """The permutation itself, or an error if its groups are not those of this symmetry."""
@@ -298,6 +381,20 @@ class Symmetry(PickledByFields):
             )
         check_blocks(p.indices, self.blocks)
         return p
+
+    def check_transform(self, p: Transform) -> None:
+        """Raise an error if the transform is none of this symmetry."""
+        self.check_permutation(p.permutation)
+        for name, group in ((g.name, g) for g in self.groups):
+            mixing = self.mixings.get(name, Mixing())
+            fits = (name in p.signs) == (mixing.signs is not None)
+            fits &= (name in p.matrices) == (mixing.matrices is not None)
+            fits &= p.scales.get(name, np.ones((0, 0))).shape[0] == len(mixing.scales)
+            if not fits:
+                raise ValueError(
+                    f"the transform does not belong to this symmetry, whose group '{name}' is "
+                    f"{group.kind}; take one found with this symmetry"
+                )
 
     @cached_property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -317,10 +414,12 @@ class Symmetry(PickledByFields):
         """The groups as text: name, size and places."""
         if not self.groups:
             return "no permutation symmetry"
-        wide = max(len("group"), *(len(group.name) for group in self.groups))
+        rows = [self._heads(), *self._rows()]
+        wide = max(len(name) for name, *_ in rows)
+        kinds = max(len(kind) for *_, kind, _ in rows)
         lines = [
-            f"{name:<{wide}}  {size:>5}  {places}"
-            for name, size, places in (("group", "size", "places"), *self._rows())
+            f"{name:<{wide}}  {size:>5}  {f'{kind:<{kinds}}  ' * bool(self.mixings)}{places}"
+            for name, size, kind, places in rows
         ]
         for family, names in families(self.blocks).items():
             count = self.blocks[names[0]].count
@@ -332,12 +431,19 @@ class Symmetry(PickledByFields):
     __repr__ = __str__ = table
 
     def _repr_html_(self) -> str:
-        head = "<tr><th>group</th><th>size</th><th>places</th></tr>"
-        rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in self._rows())
-        return f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+        def line(cells: tuple[str, ...], tag: str) -> str:
+            shown = cells if self.mixings else (*cells[:2], cells[3])
+            return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in shown)}</tr>"
 
-    def _rows(self) -> list[tuple[str, str, str]]:
-        return [(g.name, str(g.size), ", ".join(map(str, g.places))) for g in self.groups]
+        body = "".join(line(row, "td") for row in self._rows())
+        return f"<table>{line(self._heads(), 'th')}{body}</table>"
+
+    @staticmethod
+    def _heads() -> tuple[str, str, str, str]:
+        return "group", "size", "kind", "places"
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        return [(g.name, str(g.size), g.kind, ", ".join(map(str, g.places))) for g in self.groups]
 
 
 def _read_places(name: str, places: object) -> Iterator[tuple[str, int, int, int]]:

@@ -1,10 +1,10 @@
 """Find the permutation symmetries of a network by following its axes through its jaxpr."""
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,17 @@ from onebasin.symmetry import axes as ax
 from onebasin.symmetry import layout as lay
 from onebasin.symmetry import rules_indexing, rules_linear, rules_shape  # noqa: F401
 from onebasin.symmetry.axes import Atom, Axis
-from onebasin.symmetry.groups import Role
+from onebasin.symmetry.find_kinds import find_mixings
+from onebasin.symmetry.groups import Kind, Role
+from onebasin.symmetry.kinds import KINDS
 from onebasin.symmetry.own_orders import with_own_orders
 from onebasin.symmetry.rules import CALLS, LOOPS, Trace, Value, fix_whole
 from onebasin.symmetry.rules_control import run
 from onebasin.symmetry.symmetry import Symmetry
+from onebasin.symmetry.trial import trials
 from onebasin.trees import PyTree, leaves_by_path
 
+KindsLike: TypeAlias = Literal["all"] | Kind | Sequence[Kind]
 STATE = "\0state:"  # prefix of the key paths of running statistics while tracing
 
 
@@ -46,7 +50,8 @@ def find_symmetry(
     *,
     state: PyTree | None = None,
     check: bool = True,
-    own_orders: bool = False,
+    own_orders: bool | None = None,
+    kinds: KindsLike = "permutation",
 ) -> Symmetry:
     """The permutations of hidden units that leave a network's function unchanged.
 
@@ -65,7 +70,10 @@ def find_symmetry(
       own_orders: give each attention head its own order of dimensions, and each group of a grouped
         convolution or GroupNorm its own order of channels, where these share an axis and the
         numerical check confirms it; otherwise all heads share one. `align` with an objective on
-        weights and `align_many` support it.
+        weights and `align_many` support it. By default only with `kinds`.
+      kinds: what to look for besides permutations: "all", or some of "signed", "scaled",
+        "monomial", "orthogonal" and "invertible" (see `Group.kind`). Each is confirmed on numbers.
+        `align` with "w2" or "l2" uses them.
 
     Raises:
       NotASymmetry: the check fails or is inconclusive.
@@ -108,6 +116,10 @@ def find_symmetry(
             stacklevel=2,
         )
     symmetry = traced.symmetry()
+    wanted = _checked_kinds(kinds)
+    own_orders = bool(wanted) if own_orders is None else own_orders
+    if wanted and not check:
+        raise ValueError("kinds are confirmed by the check; leave out check=False")
     if own_orders and not check:
         raise ValueError("own orders are confirmed by the check; leave out check=False")
     key = jax.random.key(0)  # the result does not depend on it, only the values tried
@@ -117,7 +129,23 @@ def find_symmetry(
 
     if check and symmetry.groups:
         confirm(symmetry)
-    return with_own_orders(symmetry, confirm) if own_orders else symmetry
+    if own_orders:
+        symmetry = with_own_orders(symmetry, confirm)
+    if not wanted or not symmetry.groups:
+        return symmetry
+    with jax.numpy_dtype_promotion("standard"):
+        tried = trials(apply, params, x, state)
+        return replace(symmetry, mixings=find_mixings(symmetry, tried, wanted))
+
+
+def _checked_kinds(kinds: "KindsLike") -> tuple[Kind, ...]:
+    if kinds == "all":
+        return KINDS[1:]
+    given = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    for kind in given:
+        if kind not in KINDS:
+            raise ValueError(f"there is no kind '{kind}'; use all, or some of {', '.join(KINDS)}")
+    return tuple(kind for kind in given if kind != "permutation")
 
 
 @dataclass(frozen=True)

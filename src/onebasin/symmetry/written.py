@@ -9,7 +9,9 @@ an axis of the units of that group. `{"product": [49, "conv"]}` is a flattened a
 the last part varying fastest, and `{"concat": ["a", "b"]}` one part after another; they nest. The
 entry `state` lists the running statistics in the same way. `unused` and `roles` are what a trace
 knows besides, and may be left out. `"blocks": {"dims": ["heads", 4]}` says that the units of the
-group move in 4 blocks, alike in all groups of the family.
+group move in 4 blocks, alike in all groups of the family. `kinds` says what else may be done to the
+units of a group (`symmetry/kinds.py`): `{"hidden": {"signs": [["w1", 1, 0, 1], ["w2", 0, 0, -1]]}}`
+lists places as leaf, axis, number along the axis, and exponent.
 """
 
 import json
@@ -21,13 +23,23 @@ from onebasin.atomic import write_atomically
 from onebasin.regular_files import check_regular
 from onebasin.symmetry.blocks import Blocks, BlocksByGroup
 from onebasin.symmetry.groups import Role, Roles
-from onebasin.symmetry.layout import Concat, Fixed, Layout, Layouts, Product, Units
+from onebasin.symmetry.kinds import Key, Mixing, Mixings, Pattern
+from onebasin.symmetry.layout import (
+    Concat,
+    Fixed,
+    Layout,
+    Layouts,
+    Product,
+    Units,
+    occurrences,
+)
 
 FORMAT, VERSION = "onebasin-symmetry", 1
 LARGEST_AXIS = 10**8  # positions; a longer axis is a slip
 MOST_MOVED = 3 * 10**7  # positions of all units, which are held in memory
 DEEPEST = 50  # parts within parts
-KNOWN = {"format", "version", "groups", "params", "state", "unused", "roles", "blocks"}
+LARGEST_EXPONENT = 8
+KNOWN = {"format", "version", "groups", "params", "state", "unused", "roles", "blocks", "kinds"}
 
 
 class SymmetryFileError(ValueError):
@@ -40,6 +52,7 @@ def describe(
     unused: tuple[str, ...],
     roles: Roles,
     blocks: BlocksByGroup,
+    mixings: Mixings,
 ) -> dict[str, Any]:
     """The JSON form of a symmetry."""
     sizes: dict[str, int] = {}
@@ -55,6 +68,8 @@ def describe(
         content["unused"] = list(unused)
     if blocks:
         content["blocks"] = {name: [own.family, own.count] for name, own in blocks.items()}
+    if mixings:
+        content["kinds"] = {name: _describe_mixing(own) for name, own in mixings.items()}
     if roles:
         content["roles"] = {
             leaf: [roles.get((leaf, i)) for i in range(len(axes))]
@@ -77,8 +92,10 @@ def _describe(layout: Layout, sizes: dict[str, int]) -> Any:
             return {"concat": [_describe(part, sizes) for part in parts]}
 
 
-def rebuild(content: Any) -> tuple[Layouts, Layouts, tuple[str, ...], Roles, BlocksByGroup]:
-    """Layouts of params and state, unused leaves, roles and blocks, from the JSON form."""
+def rebuild(
+    content: Any,
+) -> tuple[Layouts, Layouts, tuple[str, ...], Roles, BlocksByGroup, Mixings]:
+    """Layouts of params and state, unused leaves, roles, blocks and mixings, from the JSON form."""
     if not isinstance(content, Mapping) or content.get("format") != FORMAT:
         raise SymmetryFileError(f'it is not a symmetry; "format" must be "{FORMAT}"')
     if content.get("version") != VERSION:
@@ -115,7 +132,85 @@ def rebuild(content: Any) -> tuple[Layouts, Layouts, tuple[str, ...], Roles, Blo
             '"unused" names what is not a leaf; list leaves of "params", or slices of them'
         )
     roles = _roles(content.get("roles", {}), params)
-    return params, state, tuple(unused), roles, _blocks(content.get("blocks", {}), sizes)
+    blocks = _blocks(content.get("blocks", {}), sizes)
+    return (
+        params,
+        state,
+        tuple(unused),
+        roles,
+        blocks,
+        _mixings(content.get("kinds", {}), params, sizes),
+    )
+
+
+def _describe_mixing(mixing: Mixing) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if mixing.signs is not None:
+        content["signs"] = _describe_pattern(mixing.signs)
+    if mixing.scales:
+        content["scales"] = [_describe_pattern(own) for own in mixing.scales]
+    if mixing.matrices is not None:
+        content["matrices"] = _describe_pattern(mixing.matrices)
+        if mixing.orthogonal:
+            content["orthogonal"] = "centred" if mixing.centred else True
+    if mixing.folded:
+        content["folded"] = [[list(key), _describe_pattern(own)] for key, own in mixing.folded]
+    return content
+
+
+def _describe_pattern(pattern: Pattern) -> list[list[Any]]:
+    return [[*key, exponent] for key, exponent in pattern.entries]
+
+
+def _mixings(entries: Any, params: Layouts, sizes: Mapping[str, int]) -> Mixings:
+    if not isinstance(entries, Mapping) or not set(entries) <= set(sizes):
+        raise SymmetryFileError('"kinds" is wrong; give groups their signs, scales or matrices')
+    return {name: _mixing(name, entry, params) for name, entry in entries.items()}
+
+
+def _mixing(name: str, entry: Any, params: Layouts) -> Mixing:
+    known = {"signs", "scales", "matrices", "orthogonal", "folded"}
+
+    def wrong() -> SymmetryFileError:
+        return SymmetryFileError(
+            f'"kinds" of "{name:.40}" are wrong; list places as leaf, axis, number and exponent'
+        )
+
+    def key(found: Any) -> Key:
+        match found:
+            case [str(leaf), int(axis), int(number)] if 0 <= axis < len(params.get(leaf, ())):
+                places = {nth for nth, _ in enumerate(occurrences(params[leaf][axis]))}
+                if number in places:
+                    return leaf, axis, number
+        raise wrong()
+
+    def pattern(found: Any) -> Pattern:
+        if not isinstance(found, list) or not found:
+            raise wrong()
+        exponents = {}
+        for place in found:
+            match place:
+                case [*at, int(exponent)] if abs(exponent) <= LARGEST_EXPONENT:
+                    exponents[key(at)] = exponent
+                case _:
+                    raise wrong()
+        return Pattern.of(exponents)
+
+    if not isinstance(entry, Mapping) or set(entry) - known:
+        raise wrong()
+    scales, folded = entry.get("scales", []), entry.get("folded", [])
+    orthogonal = entry.get("orthogonal", False)
+    pairs = isinstance(folded, list) and all(isinstance(f, list) and len(f) == 2 for f in folded)
+    if not isinstance(scales, list) or not pairs or orthogonal not in (False, True, "centred"):
+        raise wrong()
+    return Mixing(
+        signs=pattern(entry["signs"]) if "signs" in entry else None,
+        scales=tuple(map(pattern, scales)),
+        matrices=pattern(entry["matrices"]) if "matrices" in entry else None,
+        orthogonal=bool(orthogonal),
+        centred=orthogonal == "centred",
+        folded=tuple((key(at), pattern(own)) for at, own in folded),
+    )
 
 
 def _blocks(entries: Any, sizes: Mapping[str, int]) -> BlocksByGroup:
