@@ -20,7 +20,7 @@ from alignment_cases import (
     same_tree,
 )
 from onebasin.alignment.doubly_stochastic import log_soften_all, soften
-from onebasin.alignment.learning import exchanged, project, promising
+from onebasin.alignment.learning import exchanged, promising
 from onebasin.alignment.norms import ScaleFree
 from onebasin.alignment.path_loss import (
     Batch,
@@ -31,6 +31,7 @@ from onebasin.alignment.path_loss import (
     side_of,
 )
 from onebasin.alignment.soft_action import matrices_of, soft_act
+from onebasin.alignment.unit_scores import project
 from onebasin.symmetry import Permutation, Symmetry
 from onebasin.trees import num_parameters
 

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from onebasin.alignment.moments import Alignable, moments, state_of
 from onebasin.alignment.objective import FeaturePair, ObjectiveLike
-from onebasin.alignment.sites import PairMoments, Point, UnitSites, Which
+from onebasin.alignment.sites import PairMoments, Point, UnitSites, Which, normalised
 from onebasin.choices import DataObjective, ObjectiveName
 from onebasin.networks import NetworkLike, apply_of
 from onebasin.posterior import Posterior, Samples
@@ -151,7 +151,7 @@ class Activations:
         (whole,) = parts
         cross, a, b = whole.products(centred=self.centred or self.correlation)
         if self.correlation:
-            cross, a, b = _normalised(cross, a, b)
+            cross, a, b = normalised(cross, a, b)
             cross, a, b = whole.count * cross, whole.count * a, whole.count * b
         return _Products(cross, a, b, 1 / whole.count)
 
@@ -161,7 +161,7 @@ class Activations:
         for part in parts:
             cross, a, b = part.products(centred=self.centred or self.correlation)
             if self.correlation:
-                scaled = _normalised(cross, a, b)
+                scaled = normalised(cross, a, b)
             else:
                 size = np.sqrt(max(a.sum(), 1e-300)), np.sqrt(max(b.sum(), 1e-300))
                 scaled = cross / (size[0] * size[1]), a / size[0] ** 2, b / size[1] ** 2
@@ -185,14 +185,6 @@ class _Products:
         rows = np.arange(len(index))
         squares = self.target.sum() + self.mover.sum() - 2 * self.cross[rows, index].sum()
         return self.scale * max(float(squares), 0.0)
-
-
-def _normalised(
-    cross: np.ndarray, a: np.ndarray, b: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Products of units of norm one; a dead unit stays zero."""
-    one_over = [np.where(s > 0, 1 / np.sqrt(np.where(s > 0, s, 1)), 0.0) for s in (a, b)]
-    return cross * np.outer(*one_over), (a > 0).astype(a.dtype), (b > 0).astype(b.dtype)
 
 
 BY_DATA: tuple[DataObjective, ...] = get_args(DataObjective)

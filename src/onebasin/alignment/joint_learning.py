@@ -9,17 +9,17 @@ the loss of all pairs never rises. With two members each end moves towards the o
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
-from typing import Any
 
 import jax
 import numpy as np
 
-from onebasin.alignment.learned import Task, scores_between, units_of
-from onebasin.alignment.learning import Learned, Learner, biased
+from onebasin.alignment.learned import Task, scores_to_learn, units_of
+from onebasin.alignment.learning import Learned, Learner
 from onebasin.alignment.moments import Alignable
-from onebasin.alignment.pairwise import align
 from onebasin.alignment.path_loss import PathLoss, Side, moved, side_of
+from onebasin.alignment.unit_scores import Scores, mean_scores, project
 from onebasin.progress import Reporter, reporting
 from onebasin.symmetry import Permutation, Symmetry
 
@@ -52,19 +52,12 @@ def learn_jointly(
     """
     joint = _Joint(objective, members, members[anchor], symmetry, key)
 
-    def matched() -> Frame:
-        assert joint.units is not None
-        by = [
-            align(q, to=members[anchor], symmetry=symmetry, objective=joint.units) for q in members
-        ]
-        return tuple(found.permutation for found in by)
-
     starts: dict[str, Callable[[], Frame]] = {
         "identity": lambda: (symmetry.identity(),) * len(members),
         "w2": lambda: nearest,
     }
-    if joint.units is not None:
-        starts["correlations"] = matched
+    for kind in joint.units.kinds:
+        starts[kind] = partial(joint.matched, kind, members[anchor])
     with reporting(objective.progress) as report:
         joint.start(starts, report)
         if len(members) < 2 or objective.steps == objective.exchanges == 0:
@@ -109,6 +102,10 @@ class _Joint:
             report("starts", number + 1, len(starts), f"{name}: loss {loss:.4f}")
         self.trace.append(-best)
 
+    def matched(self, kind: str, anchor: Alignable) -> Frame:
+        """Every member with its units matched with those of the anchor."""
+        return tuple(project(self.units.between(q, anchor)[kind]) for q in self.members)
+
     def loss(self, frame: Frame | None = None) -> float:
         """The judged loss, the mean over all pairs."""
         placed = [self._placed(i, frame or self.frame) for i in range(len(self.members))]
@@ -132,23 +129,19 @@ class _Joint:
             return False
         stream = task.examples(targets, self.sides[i], f"member {i} in round {number}")
         if objective.steps:
-            scores = self._scores(i, others)
+            scores = scores_to_learn(self._kinds(i, others), best.permutation, judge)
             self.learner.learn(scores, best, judge, stream, report)
         self.learner.polish(best, judge, stream, report)
         self.frame = (*self.frame[:i], best.permutation, *self.frame[i + 1 :])
         return best.permutation != before
 
-    def _scores(self, i: int, others: Sequence[int]) -> Any:
-        """The mean correlations with the units of the others, where they are."""
-        symmetry = self.task.symmetry
+    def _kinds(self, i: int, others: Sequence[int]) -> dict[str, Scores]:
+        """The mean scores with the units of the others, where they are."""
+        act = self.task.symmetry.act
         found = [
-            scores_between(
-                self.units, self.members[i], symmetry.act(self.frame[j], self.members[j]), symmetry
-            )
-            for j in others
+            self.units.between(self.members[i], act(self.frame[j], self.members[j])) for j in others
         ]
-        mean = {name: np.mean([s[name] for s in found], axis=0) for name in found[0]}
-        return biased(mean, self.frame[i], symmetry)
+        return mean_scores(found)
 
     def _placed(self, i: int, frame: Frame) -> Side:
         return moved(self.task.symmetry, frame[i], self.sides[i])

@@ -1,18 +1,19 @@
 """Alignment by `PathLoss`: choose a start, learn from it, polish, and report as an `Alignment`."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from onebasin.alignment.activations import Activations, point_of
-from onebasin.alignment.learning import Examples, Learned, Learner, Scores, biased
+from onebasin.alignment.activations import point_of
+from onebasin.alignment.learning import Examples, Judging, Learned, Learner
 from onebasin.alignment.moments import Alignable
 from onebasin.alignment.norms import ScaleFree, find_scale_free
 from onebasin.alignment.path_loss import Batch, Judge, PathLoss, PathLosses, Side, side_of
+from onebasin.alignment.unit_scores import Scores, UnitScores, biased, project
 from onebasin.keys import check_key, subkey
 from onebasin.progress import reporting
 from onebasin.symmetry import Permutation, Symmetry
@@ -34,10 +35,9 @@ def check_learnable(symmetry: Symmetry, key: jax.Array | None) -> jax.Array:
     return check_key(key)
 
 
-def units_of(objective: PathLoss, to: Alignable, symmetry: Symmetry) -> Activations | None:
-    """The correlations of units on the training examples, if all units can be recorded."""
-    units = Activations(objective.network, objective.examples[0][:SEEN], correlation=True)
-    return units if units.can_see(to, symmetry) else None
+def units_of(objective: PathLoss, to: Alignable, symmetry: Symmetry) -> UnitScores:
+    """The scores of units on the training examples."""
+    return UnitScores.of(objective.network, objective.examples[0][:SEEN], to, symmetry)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +83,12 @@ def learn_permutation(
     to: Alignable,
     symmetry: Symmetry,
     candidates: Candidates,
-    units: Activations | None,
+    kinds: Callable[[], Mapping[str, Scores]],
     key: jax.Array,
 ) -> tuple[Learned, list[tuple[str, float, float]], Judge]:
     """The learned permutation; the judged loss and seconds of every start; and the judge.
 
-    `units` gives the scores to begin with; without it they are those of the best start alone.
+    `kinds` gives the scores that it may begin with, by name.
     """
     began = time.perf_counter()
     task = Task.of(objective, to, symmetry, key)
@@ -101,8 +101,7 @@ def learn_permutation(
         stream = task.examples([target], mover, "learn")
         learner = Learner(objective, task.losses)
         if objective.steps:
-            scores = scores_between(units, posterior, to, symmetry)
-            scores = biased(scores, best.permutation, symmetry)
+            scores = scores_to_learn(kinds(), best.permutation, judge)
             learner.learn(scores, best, judge, stream, report)
         if objective.exchanges:
             learner.polish(best, judge, stream, report)
@@ -130,14 +129,10 @@ def _best_start(
     return best, found
 
 
-def scores_between(
-    units: Activations | None, posterior: Alignable, to: Alignable, symmetry: Symmetry
-) -> Scores:
-    """Correlations of all pairs of units; zero for a network whose units cannot be recorded."""
-    if units is None:
-        return {g.name: np.zeros((g.size, g.size), np.float32) for g in symmetry.groups}
-    (scores,) = units.features(posterior, to, symmetry).target
-    return {name: np.asarray(score, np.float32) for name, score in scores.items()}
+def scores_to_learn(kinds: Mapping[str, Scores], best: Permutation, judge: Judging) -> Scores:
+    """The scores whose own projection is judged best, with a bonus for the best permutation."""
+    losses = {name: judge(project(scores)) for name, scores in kinds.items()}
+    return biased(kinds[min(losses, key=lambda name: losses[name])], best)
 
 
 def _generator(key: jax.Array, name: str) -> np.random.Generator:

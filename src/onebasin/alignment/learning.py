@@ -13,14 +13,12 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from onebasin.alignment.assignment import solve
 from onebasin.alignment.doubly_stochastic import log_soften_all
 from onebasin.alignment.path_loss import (
     Batch,
@@ -30,15 +28,15 @@ from onebasin.alignment.path_loss import (
     Side,
 )
 from onebasin.alignment.soft_action import matrices_of
+from onebasin.alignment.unit_scores import Scores, project
 from onebasin.progress import Reporter
-from onebasin.symmetry import Permutation, Symmetry
+from onebasin.symmetry import Permutation
 
-Scores: TypeAlias = dict[str, np.ndarray]
 Exchange: TypeAlias = tuple[str, int, int]
 Judging: TypeAlias = Callable[[Permutation], float]
 EVERY = 10  # steps between two projections
 TOGETHER = 32  # exchanges tried at once at first
-BONUS = 0.3  # added to the scores of a start that the scores themselves do not give
+FORGET, FORGET_SQUARE = 0.9, 0.99  # of the running means of slopes and of their squares
 PATIENCE = 3  # rounds without an exchange that helps
 SLOPES = 4  # batches that ∂loss/∂P is averaged over
 
@@ -102,11 +100,32 @@ class Examples:
         return sides, at, Batch(self.data.x[picks], self.data.y[picks])
 
 
-def project(scores: Mapping[str, Any]) -> Permutation:
-    """The permutations that maximise ⟨scores, P⟩, exactly."""
-    return Permutation(
-        {name: solve(np.asarray(s, np.float64), name=name).columns for name, s in scores.items()}
-    )
+class Momentum(NamedTuple):
+    """Running means of the slopes and of the mean square of all their entries."""
+
+    mean: Any
+    square: Any
+    count: Any
+
+    @classmethod
+    def at_rest(cls, scores: Mapping[str, Any]) -> "Momentum":
+        return cls(jax.tree.map(jnp.zeros_like, dict(scores)), jnp.zeros(()), jnp.zeros(()))
+
+
+def downhill(slopes: Mapping[str, Any], momentum: Momentum) -> tuple[dict[str, Any], Momentum]:
+    """The direction against the mean slopes, of root mean square about one over all entries.
+
+    As in Adam, with a single second moment for all entries of all groups. With one for each entry
+    those that hardly matter would move as far as the others, and the scores fill with noise.
+    """
+    size = sum(slope.size for slope in slopes.values())
+    square = sum(jnp.sum(slope**2) for slope in slopes.values()) / size
+    count = momentum.count + 1
+    mean = {n: FORGET * momentum.mean[n] + (1 - FORGET) * slope for n, slope in slopes.items()}
+    square = FORGET_SQUARE * momentum.square + (1 - FORGET_SQUARE) * square
+    root = jnp.sqrt(square / (1 - FORGET_SQUARE**count))
+    scale = jnp.where(root > 0, 1 / (jnp.where(root > 0, root, 1) * (1 - FORGET**count)), 0.0)
+    return {n: -scale * m for n, m in mean.items()}, Momentum(mean, square, count)
 
 
 class Learner:
@@ -114,14 +133,13 @@ class Learner:
 
     def __init__(self, objective: PathLoss, losses: PathLosses) -> None:
         self.objective, self.losses = objective, losses
-        self.optimiser = optax.adam(objective.learning_rate, b1=0.9, b2=0.99)
         self._step = jax.jit(self._one_step)
         self._slope = jax.jit(jax.grad(losses.soft))
 
     def _one_step(
         self,
         scores: Any,
-        state: Any,
+        momentum: Any,
         potentials: Any,
         temperature: Any,
         projected: Any,
@@ -146,8 +164,10 @@ class Learner:
             return self.losses.soft(soft, sides, at, batch), jax.lax.stop_gradient(found)
 
         slopes, potentials = jax.grad(loss, has_aux=True)(scores)
-        change, state = self.optimiser.update(slopes, state)
-        return optax.apply_updates(scores, change), state, potentials
+        way, momentum = downhill(slopes, momentum)
+        rate = self.objective.learning_rate * temperature
+        scores = {name: s + rate * way[name] for name, s in scores.items()}
+        return scores, momentum, potentials
 
     def learn(
         self,
@@ -161,7 +181,7 @@ class Learner:
         objective = self.objective
         hard_forward = objective.relaxation == "straight-through"
         latent: Any = {name: jnp.asarray(s, jnp.float32) for name, s in scores.items()}
-        state = self.optimiser.init(latent)
+        momentum = Momentum.at_rest(latent)
         potentials = jax.tree.map(jnp.zeros_like, latent)
         first, last = objective.temperatures
         projected = matrices_of(project(latent)) if hard_forward else None
@@ -169,8 +189,8 @@ class Learner:
             if _late(objective, best):
                 break
             temperature = first * (last / first) ** (number / max(objective.steps - 1, 1))
-            latent, state, potentials = self._step(
-                latent, state, potentials, temperature, projected, sides, at, batch
+            latent, momentum, potentials = self._step(
+                latent, momentum, potentials, temperature, projected, sides, at, batch
             )
             best.steps += 1
             if hard_forward:
@@ -241,17 +261,6 @@ def promising(permutation: Permutation, slopes: Mapping[str, np.ndarray]) -> lis
             chosen.append((name, i, j))
             taken |= {(name, i), (name, j)}
     return chosen
-
-
-def biased(scores: Scores, start: Permutation, symmetry: Symmetry) -> Scores:
-    """The scores, raised where the start has its entries if it is not their own projection."""
-    if project(scores) == start:
-        return scores
-    return {
-        group.name: scores[group.name]
-        + BONUS * np.eye(group.size, dtype=np.float32)[start[group.name]]
-        for group in symmetry.groups
-    }
 
 
 def _late(objective: PathLoss, best: Learned) -> bool:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast, get_args
 
 import jax
@@ -27,6 +27,7 @@ from onebasin.alignment.objective import (
 )
 from onebasin.alignment.path_loss import PathLoss, side_of
 from onebasin.alignment.scores import ScoreTable
+from onebasin.alignment.unit_scores import project
 from onebasin.choices import OrderName, StartName, check_choice
 from onebasin.pickling import PickledByFields
 from onebasin.posterior import Posterior, Samples
@@ -200,7 +201,7 @@ def align(
         Others are "identity", "forward", "random", "shaken" (the best end so far with some units
         of every group moved; like "random" it needs `key`), a permutation, or an objective whose
         optimum is the start. `PathLoss` learns from the best of its starts; "auto" then means
-        the identity, w2 and correlations of units.
+        the identity, w2 and correlations of units, at all sites and after the nonlinearity.
       order: the order in which a sweep visits the groups.
       search: `FrankWolfe()` searches further where coordinate descent gets stuck.
       max_sweeps: sweeps over the groups from each start.
@@ -348,6 +349,7 @@ def _learned(
     chosen: list[Start] = [start for start in given if not isinstance(start, Transform)]
     candidates: list[tuple[str, Callable[[], Permutation]]] = []
     units = units_of(objective, to, symmetry)
+    kinds = cache(lambda: units.between(posterior, to))
     solved = partial(align, posterior, to=to, symmetry=symmetry)
     for number, start in enumerate(chosen):
         if isinstance(start, Permutation):
@@ -355,10 +357,8 @@ def _learned(
         elif start == "auto":
             candidates.append(("identity", symmetry.identity))
             candidates.append(("w2", lambda: solved(objective="w2").permutation))
-            if units is not None:
-                candidates.append(
-                    ("correlations", lambda by=solved: by(objective=units).permutation)
-                )
+            for kind in units.kinds:
+                candidates.append((kind, lambda kind=kind: project(kinds()[kind])))
         elif start == "identity":
             candidates.append(("identity", symmetry.identity))
         elif isinstance(start, str):
@@ -371,7 +371,7 @@ def _learned(
                 (start.name, lambda s=start: solved(objective=s, key=key).permutation)
             )
     best, reports, judge = learn_permutation(
-        objective, posterior, to, symmetry, candidates, units, key
+        objective, posterior, to, symmetry, candidates, kinds, key
     )
 
     def measure(posterior: Alignable, to: Alignable, symmetry: Symmetry) -> float:

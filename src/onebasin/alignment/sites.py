@@ -106,6 +106,18 @@ class PairMoments:
         a, b = (np.where(on, square, 0.0) for on, square in zip(alive, self.squares, strict=True))
         return self.cross * np.outer(*alive), a, b
 
+    def correlations(self) -> np.ndarray:
+        """The correlations of all pairs of units; zero for a unit that is constant."""
+        return normalised(*self.products(centred=True))[0]
+
+
+def normalised(
+    cross: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Products of units of norm one; a dead unit stays zero."""
+    one_over = [np.where(s > 0, 1 / np.sqrt(np.where(s > 0, s, 1)), 0.0) for s in (a, b)]
+    return cross * np.outer(*one_over), (a > 0).astype(a.dtype), (b > 0).astype(b.dtype)
+
 
 class UnitSites:
     """Records the units of one network at their sites, compiled once for every batch size.

@@ -118,9 +118,9 @@ WARM = (
         published="zero barrier after alignment",
         figure=f"{FIGURE}, MLPs",
     ),
-    AT_ONE("cifar10-resnet20-warm", RESNET, Learn(RESNET.setting, 300, 200)),
-    AT_ONE("cifar10-resnet20-32-warm", WIDER, Learn(WIDER.setting, 150, 100, judged=500)),
-    AT_ONE("cifar10-resnet20-64-warm", WIDEST, Learn(WIDEST.setting, 50, 40, judged=200)),
+    AT_ONE("cifar10-resnet20-warm", RESNET, Learn(RESNET.setting, 600, 200)),
+    AT_ONE("cifar10-resnet20-32-warm", WIDER, Learn(WIDER.setting, 300, 100, judged=500)),
+    AT_ONE("cifar10-resnet20-64-warm", WIDEST, Learn(WIDEST.setting, 100, 40, judged=200)),
 )
 CPU = (
     MNIST,

@@ -70,7 +70,7 @@ CPU = (
     LearnedPart(
         "resnet20-learned",
         RESNET,
-        Learn(RESNET.setting, 300, 200),
+        Learn(RESNET.setting, 600, 200),
         repair_examples=presets.RESNET_REPAIR,
     ),
 )

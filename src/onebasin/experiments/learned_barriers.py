@@ -51,7 +51,7 @@ class Learn:
     setting: Setting
     steps: int = 600
     exchanges: int = 400
-    batch_size: int = 200
+    batch_size: int = 100
     judged: int = 1000
     """Training images on which permutations are judged, and which are not learned from."""
     seed: int = 0
@@ -72,7 +72,7 @@ def learn_seconds(config: Learn) -> float:
     )
 
 
-@step(version=1, seconds=learn_seconds)
+@step(version=2, seconds=learn_seconds)
 def learn_alignment(config: Learn, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     task, sym = problem(config.setting), symmetry(config.setting)
     q0, q1 = load_inputs(config.setting, inputs).values()

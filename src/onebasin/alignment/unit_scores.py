@@ -1,0 +1,97 @@
+"""Correlations of the units of two networks, from which permutations are learned.
+
+Units are recorded at every site where they appear, in one pass over each network. Two means of the
+correlations at these sites are of use: over all of them, and over those after the nonlinearity.
+Neither gives the lower loss on the path for every pair of networks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from onebasin.alignment.activations import point_of
+from onebasin.alignment.assignment import solve
+from onebasin.alignment.moments import Alignable
+from onebasin.alignment.sites import PairMoments, UnitSites
+from onebasin.networks import NetworkLike, apply_of
+from onebasin.symmetry import Permutation, Symmetry
+from onebasin.trees import PyTree
+
+Scores: TypeAlias = dict[str, np.ndarray]
+"""For every group, how alike unit i of the target and unit j of the mover are."""
+BONUS = 0.3  # added to the scores of a start that the scores themselves do not give
+NONE = "none"
+
+
+def project(scores: Mapping[str, Any]) -> Permutation:
+    """The permutations that maximise ⟨scores, P⟩, exactly."""
+    return Permutation(
+        {name: solve(np.asarray(s, np.float64), name=name).columns for name, s in scores.items()}
+    )
+
+
+def biased(scores: Scores, start: Permutation) -> Scores:
+    """The scores, raised where the start has its entries if it is not their own projection."""
+    if project(scores) == start:
+        return scores
+    return {
+        name: each + BONUS * np.eye(len(each), dtype=np.float32)[start[name]]
+        for name, each in scores.items()
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class UnitScores:
+    """The scores of all pairs of units of two networks, compiled once for any number of pairs."""
+
+    symmetry: Symmetry
+    sites: UnitSites | None
+    """None for a network whose units cannot be recorded: all its scores are zero."""
+
+    @classmethod
+    def of(cls, network: NetworkLike, x: PyTree, to: Alignable, symmetry: Symmetry) -> "UnitScores":
+        sites = UnitSites(apply_of(network), point_of(to), x, symmetry, "all")
+        try:
+            return cls(symmetry, sites if sites.found else None)
+        except ValueError:
+            return cls(symmetry, None)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of scores that compare units."""
+        return () if self.sites is None else ("correlations", "correlations after")
+
+    def between(self, posterior: Alignable, to: Alignable) -> dict[str, Scores]:
+        """The scores of every kind; "none", which is zero, where units cannot be recorded."""
+        if self.sites is None:
+            groups = self.symmetry.groups
+            return {NONE: {g.name: np.zeros((g.size, g.size), np.float32) for g in groups}}
+        every = self.sites.moments(point_of(to), point_of(posterior))
+        where: dict[str, list[str]] = {}
+        for site in self.sites.found:
+            where.setdefault(site.group, []).append(site.where)
+        after = {
+            name: [part for part, at in zip(parts, where[name], strict=True) if at == "after"]
+            for name, parts in every.items()
+        }
+        return {
+            "correlations": {name: _mean(parts) for name, parts in every.items()},
+            # Units that appear before a nonlinearity alone are compared there.
+            "correlations after": {
+                name: _mean(parts or every[name]) for name, parts in after.items()
+            },
+        }
+
+
+def _mean(parts: Sequence[PairMoments]) -> np.ndarray:
+    """The mean over sites of the correlations of all pairs of units."""
+    return np.mean([part.correlations() for part in parts], axis=0).astype(np.float32)
+
+
+def mean_scores(found: Sequence[Mapping[str, Scores]]) -> dict[str, Scores]:
+    """The mean of the scores of several pairs of networks, kind by kind."""
+    mean: dict[str, Scores] = jax.tree.map(lambda *each: np.mean(each, axis=0), *found)
+    return mean
