@@ -8,6 +8,7 @@ import gc
 import gzip
 import struct
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +142,9 @@ KINDS: dict[str, Kind] = {
     "csv": (_csv, lambda path: ob.read_dataset(path, target="c0")),
     "parquet": (_parquet, lambda path: ob.read_dataset(path, target="c0")),
     "msgpack": (_msgpack, ob.read_params),
-    "pt": (_pt, read_state_dict),
 }
+if find_spec("torch"):  # `make test` runs without PyTorch
+    KINDS["pt"] = (_pt, read_state_dict)
 
 
 def size_of(path: Path) -> int:

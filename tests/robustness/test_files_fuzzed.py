@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from file_cases import cases
@@ -44,7 +45,8 @@ def test_pipes_are_refused_instead_of_waited_for(tmp_path):
         (own / case.name).parent.mkdir(parents=True, exist_ok=True)
         os.mkfifo(own / case.name)
     words = [sys.executable, "-c", PIPES, str(tmp_path / "pipes")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    here = Path(__file__).parent  # where Python looks for file_cases
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120, cwd=here)
     assert done.returncode == 0, done.stdout + done.stderr
     told = done.stdout.splitlines()
     assert len(told) == len(known)
