@@ -1,5 +1,6 @@
 """The page: self-contained, accessible, and saying what the records say."""
 
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -138,6 +139,28 @@ def test_the_page_opens_with_a_row_per_published_figure(record, tmp_path):
     assert (
         "Of 2 published figures and tables, 1 holds at smaller scale and 1 holds in part." in page
     )
+
+
+def test_parts_that_were_not_run_are_named_apart(record, tmp_path):
+    """They are no published figure, and there is nothing of ours to show."""
+    missing = [
+        claim(
+            "a part",
+            "not tested",
+            published="–",
+            ours="–",
+            reason=f"part '{name}' has not been run",
+        )
+        for name in ("wide", "deep")
+    ]
+    record["claims"] = [claim("first", "holds", figure="Them, figure 1"), *missing]
+    page = render([Source(record, tmp_path)])
+    assert "Of 1 published figure or table, 1 holds." in page
+    assert "Of 3 claims, 1 holds and 2 are not tested." in page
+    unescaped = html.unescape(page)
+    assert f"Not run: 2 parts of “{record['title']}”." in unescaped
+    assert "Not tested: part 'wide' has not been run; part 'deep' has not been run." in unescaped
+    assert "a part" not in page
 
 
 @pytest.mark.parametrize(

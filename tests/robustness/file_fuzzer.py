@@ -151,9 +151,13 @@ def _read(case: Case, path: Path, good: Any) -> tuple[str, str]:
 
 
 def attack(folder: Path, count: int, seed: int) -> dict[str, Any]:
-    """Damage `count` files and read them; how often each verdict came, and the defects."""
+    """Damage `count` files and read them; how often each verdict came, and the defects.
+
+    What is unverifiable is counted by kind of file too.
+    """
     rng = np.random.default_rng(seed)
     counts: dict[str, int] = {}
+    without: dict[str, int] = {}
     defects: list[str] = []
     known = cases(folder)
     good = []
@@ -174,10 +178,13 @@ def attack(folder: Path, count: int, seed: int) -> dict[str, Any]:
         if verdict in ("hung", "memory"):
             verdict, text = judge(case, path, good[i])
         counts[verdict] = counts.get(verdict, 0) + 1
+        if verdict == "unverifiable":
+            without[case.kind] = without.get(case.kind, 0) + 1
         if verdict not in ("refused", "same", "unverifiable"):
             defects.append(f"{case.kind} #{number}: {verdict}: {text[:200]}")
         _replace(path, case.data)
-    return {"tried": count, "counts": counts, "defects": defects}
+    found = {"tried": count, "counts": counts, "defects": defects}
+    return found | {"changed in formats without a checksum": without}
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -24,6 +24,7 @@ from onebasin.experiments.schema import Damaged, read_text
 from onebasin.report.page_svg import inline_svg
 
 OURS = "ours"
+NOTHING = "–"  # what a claim of a part that has not been run says of ours
 NOT_RECORDS = {"run.json", "plan.json", FACTS}
 LARGEST_FIGURE = 2**25  # bytes
 
@@ -86,6 +87,7 @@ def render(sources: Sequence[Source], title: str = "What was reproduced") -> str
         lead=_lead(sources, rows),
         published_rows=[row for row in rows if row["figure"] != OURS],
         own_rows=[row for row in rows if row["figure"] == OURS],
+        not_run=[said for source in sources if (said := _not_run(source.record))],
         sections=[_section(source, number) for number, source in enumerate(sources)],
         facts=_facts([source.record for source in sources]),
     )
@@ -130,9 +132,9 @@ def _by_figure(claims: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[st
 
 
 def _rows(record: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
-    """The rows of a record in the summary, one per figure."""
+    """The rows of a record in the summary, one per figure of which anything was run."""
     rows = []
-    for figure, claims in _by_figure(record["claims"]).items():
+    for figure, claims in _by_figure([c for c in record["claims"] if _was_run(c)]).items():
         shown = [claim for claim in claims if claim.get("headline")] or claims
         rows.append(
             {
@@ -151,6 +153,16 @@ def _rows(record: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _was_run(claim: Mapping[str, Any]) -> bool:
+    return claim["ours"] != NOTHING
+
+
+def _not_run(record: Mapping[str, Any]) -> str:
+    """How many parts of an experiment have no results yet, or ""."""
+    count = sum(not _was_run(claim) for claim in record["claims"])
+    return f"{count} part{'s' * (count != 1)} of “{record['title']}”" if count else ""
 
 
 def _lead(sources: Sequence[Source], rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -217,7 +229,8 @@ def _section(source: Source, number: int) -> dict[str, Any]:
         "about": " · ".join(about),
         "question": record["question"],
         "figures": [_figure(source, f, f"e{number}f{i}-") for i, f in enumerate(record["figures"])],
-        "groups": _groups(record["claims"]),
+        "groups": _groups([claim for claim in record["claims"] if _was_run(claim)]),
+        "not_run": [claim["reason"] for claim in record["claims"] if not _was_run(claim)],
         "tables": record["tables"],
         "config": json.dumps(record["config"], indent=1, ensure_ascii=False),
     }
