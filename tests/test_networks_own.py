@@ -60,6 +60,12 @@ def make_network():
     params = {"w1": jnp.ones((3, 4)), "w2": jnp.ones((4, 1))}
     return ob.Network(lambda p, x: jnp.tanh(x @ p["w1"]) @ p["w2"], params)
 """
+NOISY = """
+import equinox as eqx
+
+def make_network(key):
+    return eqx.nn.Sequential([eqx.nn.Linear(3, 1, key=key), eqx.nn.Dropout(0.5)])
+"""
 KINDS = {"equinox": EQUINOX, "linen": LINEN, "nnx": NNX, "plain": PLAIN}
 SMALL = ["--prior-variance", "1", "--epochs", "2", "--progress", "silent"]
 
@@ -113,6 +119,7 @@ def test_a_module_is_found_from_here_and_its_digest_is_that_of_its_source(here, 
         ("./net.py:make", "def make(width): ...", "needs an argument width"),
         ("./net.py:make", "def make(): return 3", "returns a int; return a Flax, Equinox"),
         ("./net.py:make", "def make(): raise KeyError('w')", "fails with KeyError: 'w'"),
+        ("./net.py:make", "import sys; sys.exit(3)", "fails with SystemExit: 3"),
     ],
 )
 def test_a_wrong_network_is_one_sentence(name, source, message, tmp_path, monkeypatch):
@@ -120,6 +127,48 @@ def test_a_wrong_network_is_one_sentence(name, source, message, tmp_path, monkey
     (tmp_path / "net.py").write_text(source)
     with pytest.raises(OwnNetworkError, match=message.replace("(", r"\(")):
         Place.of(name).make((3,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("./equinox_net.py:make_network --data wide.npz", "fails on inputs of shape (2, 5) with"),
+        ("./noisy.py:make_network --data data.npz", "fails on inputs of shape (2, 3) with Runtime"),
+        ("./three.py:make_network --data data.npz", "returns 3 outputs for 1 target(s)"),
+        ("./equinox_net.py:make_network --data labels.npz", "of 3 classes; give it one output per"),
+        ("./equinox_net.py:make_network --data data.npz --width 8", "--width is a size of mlp"),
+        ("lenet --data data.npz --depth 2", "--depth is a size of mlp, vit, gpt; drop it"),
+        (
+            "./equinox_net.py:make_network --data data.npz --limit 0",
+            "--limit is 0; data.npz",
+        ),
+    ],
+)
+def test_a_network_that_does_not_fit_its_data_is_one_sentence(arguments, message, here, capsys):
+    (here / "noisy.py").write_text(NOISY)
+    (here / "three.py").write_text(EQUINOX.replace("(4, 1, key", "(4, 3, key"))
+    np.savez("wide.npz", x=np.ones((10, 5)), y=np.ones(10))
+    np.savez("labels.npz", x=np.ones((9, 3)), y=np.arange(9) % 3)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["fit", "map", "--out", "q.st", "--network", *arguments.split(), *SMALL])
+    told = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_a_likelihood_that_the_params_are_not_of_is_refused(here, capsys):
+    own = ["--network", "./equinox_net.py:make_network", "--data", "data.npz"]
+    cli.main(["fit", "vi", *own, *SMALL, "--out", "q.st", "--likelihood", "gaussian"])
+    cli.main(["fit", "vi", *own, *SMALL, "--out", "r.st"])
+    for name, likelihood, message in [
+        ("q.st", "learned-noise", "q.st has no parameter 'log_noise', and the learned-noise"),
+        ("r.st", "gaussian", "r.st has a parameter 'log_noise', and the gaussian likelihood has"),
+    ]:
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["barrier", name, name, "--likelihood", likelihood])
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_fit_in_the_shell_and_all_that_follows(here, capsys):
@@ -190,7 +239,7 @@ def test_a_source_that_changed_is_named_and_another_network_refused(here):
         warnings.simplefilter("error")
         DescribedNetwork.from_config(config, "q.st", shapes)
     (here / "plain_net.py").write_text(PLAIN.replace("tanh", "sin"))
-    with pytest.warns(ChangedSourceWarning, match="plain_net.py is not as it was when q.st"):
+    with pytest.warns(ChangedSourceWarning, match="plain_net.py is not the source with which q.st"):
         changed = DescribedNetwork.from_config(config, "q.st", shapes)
     assert changed.apply({"w1": jnp.ones((3, 4)), "w2": jnp.ones((4, 1))}, jnp.ones((1, 3))) < 1
     (here / "plain_net.py").write_text(PLAIN.replace("(3, 4)", "(3, 5)"))

@@ -40,11 +40,11 @@ class Setting(shared.SeededOptions, shared.OverwriteOption):
     limit: int | None = None
     """Use only the first LIMIT training examples."""
     network: str = "mlp"
-    """mlp, lenet, resnet20, vit, gpt, or your own, as ./file.py:function."""
+    """mlp, lenet, resnet20, vit, gpt, or ./file.py:function."""
     width: int | None = None
-    """Base width; by default 512 (mlp), 16 (lenet, resnet20), 192 (vit) or 128 (gpt)."""
+    """Base width; by default mlp 512, convolutions 16, vit 192, gpt 128."""
     depth: int | None = None
-    """Hidden layers of the MLP (3 by default), or blocks of a transformer (vit 6, gpt 4)."""
+    """Hidden layers or blocks; by default mlp 3, vit 6, gpt 4."""
     prior_variance: float = 0.01
     """Variance of the Gaussian prior on every weight."""
     temperature: float = 1.0
@@ -236,7 +236,7 @@ FitConfig = (
 def run(config: FitConfig) -> None:
     """Fit, write the posteriors and report each on one line."""
     setting = config.setting
-    shared.check_size(setting.width, setting.depth)
+    shared.check_size(setting.network, setting.width, setting.depth)
     import jax
 
     from onebasin.cli.opening import likelihood_for, network_for, problem_of

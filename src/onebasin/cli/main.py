@@ -144,6 +144,9 @@ def _run(name: str, arguments: list[str]) -> None:
 
     module = import_module(COMMANDS[name].module)
     prog, command = f"onebasin {name}", module.COMMAND
+    if isinstance(command, dict) and not {*arguments[:1]} & {*command, "-h", "--help"}:
+        given = f"'{arguments[0]}' is none of" if arguments else "name one of"
+        raise ValueError(f"{prog}: {given} {', '.join(command)}; see `{prog} --help`")
     if isinstance(command, dict) and len(arguments) > 1 and arguments[0] in command:
         first, *arguments = arguments
         prog, command = f"{prog} {first}", command[first]

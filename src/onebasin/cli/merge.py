@@ -52,6 +52,7 @@ COMMAND = Merge
 def run(config: Merge) -> None:
     files = plain_checkpoints.expanded(config.files)
     weights = _weights(config, files)
+    _refuse_posteriors(files)
     _check_options(config, files)
     shared.check_new(config.out, overwrite=config.overwrite)
     plain_checkpoints.check_format(config.out, config.format)
@@ -93,6 +94,20 @@ def run(config: Merge) -> None:
         lines += _table(found.scores, files, "reset" if config.reset else "repaired")
     text = "\n".join([*lines, f"→ {config.out}"])
     shared.print_result(result, text, as_json=config.json)
+
+
+def _refuse_posteriors(files: tuple[Path, ...]) -> None:
+    from onebasin.posterior import read_header
+
+    for path in files:
+        try:
+            kind = read_header(path).kind
+        except (ValueError, OSError):
+            continue  # a state_dict, or what is refused where it is read
+        raise ValueError(
+            f"{path} is a posterior ({kind}), and merge averages plain state_dicts; "
+            "`onebasin compact` fits one Gaussian to several posteriors"
+        )
 
 
 def _weights(config: Merge, files: tuple[Path, ...]) -> tuple[float, ...] | None:

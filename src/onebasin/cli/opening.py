@@ -77,7 +77,12 @@ class Opened:
             network = self.network
             return find_symmetry(network, network.shapes, network.x, state=network.state)
         symmetry = Symmetry.load(self.config.symmetry)
-        symmetry.check_shapes(self._params())
+        try:
+            symmetry.check_shapes(self._params())
+        except ValueError as error:
+            raise ValueError(
+                f"{self.config.symmetry} is not a symmetry of {self.path}: {error}"
+            ) from None
         if self.knows_network:
             import jax
 
@@ -142,7 +147,9 @@ class Opened:
         from onebasin.likelihoods import likelihood_from, likelihood_named
 
         if self.config.likelihood is not None:
-            return likelihood_named(self.config.likelihood, self.config.noise_std)
+            named = likelihood_named(self.config.likelihood, self.config.noise_std)
+            self._check_has_params_of(named)
+            return named
         fitted = (self.header.provenance.get("fit") or {}).get("problem") or {}
         recorded = fitted.get("likelihood")
         if not isinstance(recorded, Mapping):
@@ -150,6 +157,20 @@ class Opened:
         if self.config.noise_std is not None:
             recorded = {**recorded, "noise_std": self.config.noise_std}
         return likelihood_from(recorded)
+
+    def _check_has_params_of(self, likelihood: "Likelihood") -> None:
+        """Refuse a likelihood that reads or lacks `log_noise`, unlike that of the fit."""
+        from onebasin.likelihoods import HasOwnParams, LearnedNoise
+
+        own = likelihood.own_names if isinstance(likelihood, HasOwnParams) else ()
+        differ = {*LearnedNoise.own_names, *own} & ({*self.header.params_shapes()} ^ {*own})
+        if differ:
+            (leaf, *_), here = sorted(differ), bool(differ & {*own})
+            has, needs = ("no", "needs one") if here else ("a", "has none")
+            raise ValueError(
+                f"{self.path} has {has} parameter '{leaf}', and the {likelihood.name} likelihood "
+                f"{needs}; drop --likelihood to take that of the fit"
+            )
 
     @cached_property
     def likelihood(self) -> "Likelihood":

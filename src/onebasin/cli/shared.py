@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from onebasin.choices import DataName, LikelihoodName, SplitName, Standardise
+from onebasin.choices import DataName, LikelihoodName, NetworkName, SplitName, Standardise
 
 if TYPE_CHECKING:
     from onebasin.data import Dataset, Split
@@ -172,8 +172,13 @@ def read_data(
     )
 
 
-def check_size(width: int | None, depth: int | None) -> None:
-    """Refuse a network without units."""
+def check_size(network: str, width: int | None, depth: int | None) -> None:
+    """Refuse a network without units, and sizes of a network that has its own."""
+    built_in = get_args(NetworkName)
+    for flag, value, sized in (("width", width, built_in), ("depth", depth, ("mlp", "vit", "gpt"))):
+        if value is not None and network not in sized:
+            of = ", ".join(sized)
+            raise ValueError(f"--{flag} is a size of {of}; drop it for other networks")
     if width is not None and width < 1:
         raise ValueError(f"--width is {width}; give a positive number, or none for the default")
     if depth is not None and depth < 0:

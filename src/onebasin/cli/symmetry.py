@@ -51,7 +51,7 @@ class OfFile(shared.NetworkOptions, shared.DataOptions):
 
 
 def run(config: SymmetryOptions) -> None:
-    shared.check_size(config.width, config.depth)
+    shared.check_size(config.network, config.width, config.depth)
     shared.check_new(config.out, overwrite=config.overwrite)
     shared.check_folder(config.out)
     symmetry = _symmetry(config)
@@ -79,7 +79,13 @@ def _symmetry(config: SymmetryOptions) -> "Symmetry":
         )
     shape = tuple(config.input_shape)
     if config.network not in known and not is_own:
-        return open_posteriors(OfFile(input_shape=shape), path).symmetry
+        opened = open_posteriors(OfFile(input_shape=shape), path)
+        if not opened.knows_network:
+            raise ValueError(
+                f"{path} does not name its network; name the network in its place, as "
+                "./file.py:function"
+            )
+        return opened.symmetry
     if is_own:
         own, x = own_network(config.network, shape)
         return find_symmetry(own, x=x)

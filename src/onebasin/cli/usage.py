@@ -14,7 +14,8 @@ import shutil
 import textwrap
 import warnings
 from collections.abc import Collection, Iterator
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 NAME_WIDTH = 30  # a longer name has a line of its own
 LONG_USAGE = 50
@@ -23,7 +24,8 @@ LARGEST = 2**31 - 1  # of integers
 TRIVIAL = ("", "None", "False", "True")  # defaults not worth showing
 # A word, or a keyword argument with its value; not a part of a path or of a longer name.
 ARGUMENT = re.compile(
-    r"(set )?(?<![\w/.'=-])(\w+)(=(?:True\b|False\b|'[^']*'|\([^)]*\)|(?=[\s,;.)]|$)))?"
+    r"(set )?(?<![\w/.'=-])(\w+)"
+    r"(=(?:True\b|False\b|'[^']*'|\([^)]*\)|-?\d[\d.]*(?:e-?\d+)?(?<!\.)|(?=[\s,;.)]|$)))?"
     r"(?![\w/=-]|\.\w)"
 )
 # Options that many commands share.
@@ -182,27 +184,32 @@ def _number(info: Any) -> Any:
     """How Tyro reads numbers: neither NaN nor integers beyond those that JAX counts with."""
     from tyro.constructors import PrimitiveConstructorSpec
 
-    if info.type not in (int, float):
+    # Of `int | None`, which is left out to mean none, the int.
+    kinds = [kind for kind in get_args(info.type) if kind is not type(None)] or [info.type]
+    if kinds not in ([int], [float]) or get_origin(info.type) not in (None, Union, UnionType):
         return None
+    (number_type,) = kinds
 
     def read(words: list[str]) -> int | float:
         (word,) = words
         digits = word.lstrip("+-").replace("_", "").lstrip("0")
         # Python itself converts no more than 4300 digits.
         long = digits.isdecimal() and len(digits) > len(str(LARGEST))
-        if info.type is int and (long or abs(int(word)) > LARGEST):
+        if number_type is int and (long or abs(int(word)) > LARGEST):
             shown = word if len(word) < 40 else f"{word[:20]}…"
             raise ValueError(f"{shown} is too large; integers go up to {LARGEST}")
-        number = info.type(word)
+        number = number_type(word)
         if number != number:
             raise ValueError(f"{word} is not a number; give one")
         return number
 
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar=info.type.__name__.upper(),
+        metavar=number_type.__name__.upper(),
         instance_from_str=read,
-        is_instance=lambda value: isinstance(value, int | float),
+        is_instance=lambda value: (
+            isinstance(value, int | float) or (value is None and type(None) in get_args(info.type))
+        ),
         str_from_instance=lambda value: [str(value)],
     )
 
@@ -213,10 +220,22 @@ def _sentence(box: str) -> str:
     lines = [line.strip("│╰╯ ") for line in box.splitlines()[1:]]
     text = "\n".join("" if set(line) <= {"─", "-"} else line for line in lines)
     what, *more = [" ".join(part.split()) for part in re.split(r"\n\n+", text) if part.strip()]
+    what = re.sub(r"Expected one of \(('.*?')\)", _choices_sorted, what)
+    what = re.sub(
+        r"Error parsing (--[\w-]+): Could not find valid parse for arguments: \[(.*)\]",
+        r"\1 does not take \2",
+        what,
+    )
     meant = [re.findall(r"--[\w-]+", s)[:1] for s in more if s.startswith("Perhaps")]
     others = [s for s in more if s.startswith("Available")]
     hints = [f"did you mean {found[0]}?" for found in meant if found] + others
     return "; ".join([what.replace(" (required)", "").rstrip("."), *hints])
+
+
+def _choices_sorted(found: re.Match[str]) -> str:
+    """Tyro gives choices in the order of a set, and None for an option that is left out."""
+    names = sorted(re.findall(r"'([^']*)'", found[1]))
+    return f"Expected one of {', '.join(name for name in names if name != 'None')}"
 
 
 def option_names(command: Any) -> set[str]:
@@ -236,14 +255,20 @@ def in_flags(message: str, names: Collection[str]) -> str:
     'q exists; give --overwrite to replace it'
     >>> in_flags("max_sweeps is 0; use starts=('auto', 'random')", {"max_sweeps", "starts"})
     '--max-sweeps is 0; use --starts auto random'
+    >>> in_flags("test_share=0.01 keeps none", {"test_share"})
+    '--test-share 0.01 keeps none'
+    >>> in_flags("epochs of MAP must be a whole number", {"epochs"})
+    '--epochs of MAP must be a whole number'
     """
 
     def flag(found: re.Match[str]) -> str:
         before, name, value = found[1] or "", found[2], found[3]
-        subject = found.start() == 0 and re.match(" (is|must|names) ", message[found.end() :])
+        subject = found.start() == 0 and re.match(
+            r"( of \w+)? (is|must|names) ", message[found.end() :]
+        )
         if name not in names or not (value or subject or "_" in name):
             return found[0]
-        words = re.findall(r"(?<=')[^',]+(?=')|\w+", value or "")
+        words = re.findall(r"(?<=')[^',]+(?=')|-?\d[\w.-]*|\w+", value or "")
         if words == ["False"]:
             return f"drop --{name.replace('_', '-')}"
         return " ".join([f"{before}--{name.replace('_', '-')}", *words]).removesuffix(" True")

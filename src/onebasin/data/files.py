@@ -286,6 +286,12 @@ def _from_table(
     for name in (*target, *drop):
         if name not in table:
             raise DataFileError(f"{path} has no column '{name}'; it has {', '.join(table)}")
+    both = next((name for name in target if name in drop), None)
+    if both is not None:
+        raise DataFileError(
+            f"column '{both}' of {path} is to be predicted and dropped; name it in one of "
+            "target= and drop="
+        )
     columns = [name for name in table if name not in (*target, *drop)]
     if not columns:
         raise DataFileError(f"{path} has no column left to predict from; drop fewer")

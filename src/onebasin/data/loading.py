@@ -108,8 +108,8 @@ def _prepared(split: Split, limit: int | None, name: str) -> Split:
     """The first `limit` examples, with bytes scaled to [0, 1]."""
     if limit is not None and limit > len(split):
         raise ValueError(
-            f"limit asks for {limit} examples, but that split of {name} has {len(split)}; ask for "
-            "fewer"
+            f"limit is {limit}, but that split of {name} has {len(split)} examples; give at most "
+            f"{len(split)}"
         )
     split = split.first(limit)
     if split.x.dtype != np.uint8:

@@ -78,7 +78,7 @@ def read_dataset(
     _check_finite(path, x, y, test_x, test_y)
     if limit is not None and not 0 < limit <= len(x):
         raise ValueError(
-            f"limit asks for {limit} of the {len(x)} training examples of {path}; ask for fewer"
+            f"limit is {limit}; {path} has {len(x):,} training examples, so give 1 to {len(x)}"
         )
     x, y = x[:limit], y[:limit]
     scaling = known.get("scaling")
@@ -150,7 +150,8 @@ def _labels(
         if arrays.is_table:
             raise DataFileError(
                 f"the targets in {path} are whole numbers, which may be labels or amounts; say "
-                "likelihood='categorical' or likelihood='gaussian'"
+                "likelihood='categorical', or for amounts likelihood='gaussian' or "
+                "likelihood='poisson'"
             )
         likelihood = "categorical"
     if likelihood is not None and likelihood not in CLASSIFYING:

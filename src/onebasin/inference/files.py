@@ -25,6 +25,8 @@ class Files:
         history: Pathlike | None,
         runs: int | None,
     ) -> "Files":
+        if out is not None and Path(out).is_dir():
+            raise ValueError(f"{out} is a folder; give the path of a file")
         if checkpoint is None and out is not None:
             checkpoint = Path(out).with_name(Path(out).name + ".checkpoint")
         paths = tuple(None if p is None else Path(p) for p in (out, checkpoint, history))

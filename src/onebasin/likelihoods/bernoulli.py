@@ -45,6 +45,6 @@ class Bernoulli(Classification):
     def check_shape(self, shape: tuple[int, ...]) -> None:
         if math.prod(shape[1:]) != 1:
             raise ValueError(
-                f"apply returned shape {shape}; the Bernoulli likelihood takes one logit per "
+                f"the network returns shape {shape}; the Bernoulli likelihood takes one logit per "
                 "example (for one per class give likelihood='categorical')"
             )

@@ -42,4 +42,5 @@ class Categorical(Classification):
         check_logits(shape)
 
     def check_outputs(self, shape: tuple[int, ...], y: np.ndarray) -> None:
-        check_classes(y, check_logits(shape), shape[1:-1])
+        classes = int(np.max(y, initial=0)) + 1
+        check_classes(y, check_logits(shape, classes), shape[1:-1])

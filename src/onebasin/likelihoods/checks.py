@@ -20,17 +20,25 @@ def check_output(outputs: PyTree, batch: int) -> tuple[int, ...]:
     return shape
 
 
-def check_logits(shape: tuple[int, ...]) -> int:
-    """The number of classes of logits [batch, classes] or [batch, positions, classes]."""
+def check_logits(shape: tuple[int, ...], classes: int = 2) -> int:
+    """The number of classes of logits [batch, classes] or [batch, positions, classes].
+
+    `classes` is how many the targets have.
+    """
     if len(shape) not in (2, 3):
         raise ValueError(
-            f"apply returned shape {shape}; logits must have shape [batch, classes], or "
+            f"the network returns shape {shape}; logits must have shape [batch, classes], or "
             "[batch, positions, classes]"
+        )
+    if shape[-1] < 2 < classes:
+        raise ValueError(
+            f"the network returns shape {shape} for targets of {classes} classes; give it one "
+            "output per class (or likelihood='gaussian', if the targets are amounts)"
         )
     if shape[-1] < 2:
         raise ValueError(
-            f"apply returned shape {shape}; one logit per example needs likelihood='bernoulli', "
-            "and real targets need 'gaussian'"
+            f"the network returns shape {shape}; one logit per example needs "
+            "likelihood='bernoulli', and real targets need likelihood='gaussian'"
         )
     return shape[-1]
 

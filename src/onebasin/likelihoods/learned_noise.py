@@ -1,5 +1,6 @@
 """Real targets with one unknown noise std per target, inferred with the network's parameters."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -48,6 +49,14 @@ class LearnedNoise(Heteroscedastic):
     def own_params(self, y: np.ndarray) -> dict[str, jax.Array]:
         """u = 0 for every target."""
         return {LEAF: jnp.zeros(max(1, int(np.prod(y.shape[1:]))))}
+
+    def check_outputs(self, shape: tuple[int, ...], y: np.ndarray) -> None:
+        means, targets = math.prod(shape[1:]) // 2, math.prod(y.shape[1:])
+        if means != targets:
+            raise ValueError(
+                f"the network returns {means} outputs for {targets} target(s) per example; give it "
+                "one output per target (the std of the noise is learned beside them)"
+            )
 
     def join(self, outputs: jax.Array, own: Mapping[str, jax.Array]) -> jax.Array:
         """The outputs [batch, targets] with the log std of every target appended."""

@@ -161,8 +161,8 @@ def _warn_if_changed(recorded: Mapping[str, Any] | None, place: str, source: obj
     """Say that the code is not what it was; the shapes of the params are checked in any case."""
     if recorded is not None and recorded.get("digest") != Place.of(place).digest():
         warnings.warn(
-            f"{Place.of(place).source()} is not as it was when {source} was written; its network "
-            "may be another",
+            f"{Place.of(place).source()} is not the source with which {source} was fitted; its "
+            "network may be another",
             ChangedSourceWarning,
             stacklevel=4,
         )

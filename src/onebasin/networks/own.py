@@ -18,15 +18,17 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from onebasin.networks.adapters import from_equinox, from_linen, from_nnx
-from onebasin.networks.network import Network
+from onebasin.networks.network import Apply, Network
 from onebasin.networks.pytorch import from_torch
 from onebasin.networks.pytorch.seeding import outside_jax, params_of, seeded
 from onebasin.networks.running import inference_arguments
@@ -109,15 +111,25 @@ class Place:
         return function
 
     @contextmanager
-    def _naming_errors(self) -> Iterator[None]:
+    def _naming_errors(self, fails: str = "fails") -> Iterator[None]:
         """Whatever one's own code raises, as one sentence that names its place."""
         try:
             yield
         except OwnNetworkError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # code that exits is no answer either
             told = " ".join(str(error).split()) or "no message"
-            raise OwnNetworkError(f"{self} fails with {type(error).__name__}: {told}") from error
+            raise OwnNetworkError(f"{self} {fails} with {type(error).__name__}: {told}") from error
+
+    def _named(self, apply: Apply) -> Apply:
+        """The same function, whose errors name its place and the inputs on which it failed."""
+
+        @wraps(apply)
+        def named(params: PyTree, x: Any, *rest: Any) -> Any:
+            with self._naming_errors(f"fails on inputs of shape {tuple(jnp.shape(x))}"):
+                return apply(params, x, *rest)
+
+        return named
 
     def make(self, input_shape: tuple[int, ...] | None) -> "OwnNetwork":
         """The network for inputs of a shape; none, if the function gives inputs itself."""
@@ -150,6 +162,7 @@ class Place:
 
         first = made(jax.random.key(0))
         network = adapted(first, example, self, key=jax.random.key(0))
+        network = replace(network, apply=self._named(network.apply))
         if module_in(first) is not None:  # PyTorch draws weights itself
             params = lambda key: params_of(module_in(made(key)), network.params)
             return OwnNetwork(network, outside_jax(params, network.params), fixed=False)
