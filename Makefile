@@ -81,6 +81,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 $(TORCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[test-torch]"
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --no-deps laplace-torch
 	touch $(TORCH_STAMP)
 
 # The pins of constraints.txt, from what is installed here now; without the labels of local builds

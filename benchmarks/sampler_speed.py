@@ -42,6 +42,7 @@ from onebasin.problem import Problem
 PREDICTIONS = 1000
 SHARES = 20  # numbers of draws at which the chains are examined
 RHAT, ESS = 1.05, 400
+ENERGY_ERRORS = (5e-4, 5e-3, 2e-2)
 OPENING = 60  # epochs before the chains that begin at modes
 
 
@@ -51,9 +52,9 @@ def methods(gradients: int, step_size: float) -> dict[str, FullBatchMethod]:
     heavy = (("Dense_1/kernel", 2.0), ("Dense_1/bias", 2.0))
     transitions = gradients // (4 * length)
     hmc: dict[str, Any] = {"step_size": step_size, "adapt_step_size": False, "data_chunk": 1000}
-    ensemble, single = gradients // (2 * 12), gradients // (2 * 4)
-    micro: dict[str, Any] = {"step_size": step_size / 2, "data_chunk": 1000}
-    return {
+    micro: dict[str, Any] = {"step_size": step_size, "data_chunk": 1000}
+    two_stage, leapfrog = gradients // (2 * 4), gradients // 4
+    found: dict[str, FullBatchMethod] = {
         "HMC": HMC(
             **hmc,
             leapfrog_steps=length,
@@ -70,31 +71,26 @@ def methods(gradients: int, step_size: float) -> dict[str, FullBatchMethod]:
         ),
         "AdjustedMCLMC": AdjustedMCLMC(
             **micro,
-            leapfrog_steps=length // 2,
+            integrator="leapfrog",
+            target_acceptance=0.7,
+            leapfrog_steps=length,
             warmup=transitions // 4,
             draws=transitions - transitions // 4,
         ),
-        "MCLMC": MCLMC(
-            **micro,
-            warmup=single // 5,
-            thin=single // 400,
-            draws=4 * single // 5 // (single // 400),
-        ),
         "MCLMC, 12 chains begun at modes": MCLMC(
-            **micro,
-            chains=12,
-            mode_epochs=OPENING,
-            **sampling(ensemble, 4, 200),
-        ),
-        "MCLMC, a larger energy error": MCLMC(
-            **micro,
-            energy_error=2e-2,
-            **sampling(single, 5, 400),
+            **micro, chains=12, mode_epochs=OPENING, **sampling(gradients // (2 * 12), 4, 200)
         ),
     }
+    for error in ENERGY_ERRORS:
+        shown = f"energy error {error:g}"
+        found[f"MCLMC, {shown}"] = MCLMC(**micro, energy_error=error, **sampling(two_stage, 5, 400))
+        found[f"MCLMC, leapfrog, {shown}"] = MCLMC(
+            **micro, energy_error=error, integrator="leapfrog", **sampling(leapfrog, 5, 400)
+        )
+    return found
 
 
-def sampling(steps: int, part: int, draws: int) -> dict[str, int]:
+def sampling(steps: int, part: int, draws: int) -> dict[str, Any]:
     """A `part`-th of the steps as warm-up, and about `draws` draws."""
     thin, warmup = max(steps // draws, 1), steps // part
     return {"warmup": warmup, "thin": thin, "draws": (steps - warmup) // thin}
@@ -107,11 +103,17 @@ def gradients_of(method: FullBatchMethod, result: FitResult[Samples]) -> tuple[f
         each = [np.sum(row["leapfrog_steps"]) for row in result.history]
         kept = float(np.sum(result.stats["leapfrog_steps"]) * method.draws)
         return float(np.sum(each)) - kept, kept
-    per_step = 1 if isinstance(method, HMC) else 2
+    per_step = per_step_of(method)
     if isinstance(method, HMC | AdjustedMCLMC):
         per_step *= method.leapfrog_steps
     kept = chains * method.draws * method.thin * per_step
     return chains * (epochs + method.warmup * per_step), kept  # an epoch of Adam is a gradient
+
+
+def per_step_of(method: FullBatchMethod) -> int:
+    """Gradients per step of the integrator."""
+    two = isinstance(method, MCLMC | AdjustedMCLMC) and method.integrator == "two-stage"
+    return 2 if two else 1
 
 
 def course(values: np.ndarray, before: float, kept: float) -> Iterator[dict[str, float]]:
@@ -175,9 +177,9 @@ def seconds_per_gradient(problem: Problem, chosen: dict[str, Any], rounds: int) 
     for name, method in chosen.items():
         if isinstance(method, NUTS):  # its steps are those of HMC
             continue
-        steps = 40 if isinstance(method, HMC) else 20
+        steps = 40 // per_step_of(method)
         chunks[name] = Chunk(problem, method, steps)
-        counts[name] = steps * method.chains * (1 if isinstance(method, HMC) else 2)
+        counts[name] = 40 * method.chains
     seconds = interleaved(chunks, rounds)
     found = {name: float(np.median(seconds[name])) / counts[name] for name in chunks}
     return found | {name: found["HMC"] for name in chosen if name not in found and "HMC" in found}

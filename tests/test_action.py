@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zoo
-from onebasin.posterior import LowRank, LowRankPrecision, MeanField, Mixture, Samples
+from onebasin.posterior import Kronecker, LowRank, LowRankPrecision, MeanField, Mixture, Samples
+from onebasin.posterior.kronecker import sides
 from onebasin.symmetry import Permutation, Symmetry, find_symmetry, stack
 from onebasin.trees import leaves_by_path
 
@@ -33,10 +34,18 @@ def positive(tree):
     return {k: jnp.asarray(np.exp(0.3 * np.asarray(leaf))) for k, leaf in tree.items()}
 
 
+def turned(which: int) -> dict[str, jax.Array]:
+    """Orthogonal matrices for one side of every array."""
+    rng = np.random.default_rng(which)
+    sizes = {name: sides(shape)[which] for name, shape in SHAPES.items()}
+    return {k: jnp.asarray(np.linalg.qr(rng.normal(size=(n, n)))[0]) for k, n in sizes.items()}
+
+
 POSTERIORS = {
     "MeanField": lambda: MeanField(params(0), positive(params(1))),
     "LowRank": lambda: LowRank(params(0), positive(params(1)), params(2, (3,))),
     "LowRankPrecision": lambda: LowRankPrecision(params(0), positive(params(1)), params(2, (3,))),
+    "Kronecker": lambda: Kronecker(params(0), positive(params(1)), turned(0), turned(1)),
     "Mixture": lambda: Mixture(
         (
             MeanField(params(0), positive(params(1))),
@@ -46,7 +55,7 @@ POSTERIORS = {
     ),
     "Samples": lambda: Samples(params(5, (6,)), jnp.array([0, 0, 0, 1, 1, 1])),
 }
-WITH_DENSITY = ["MeanField", "LowRank", "LowRankPrecision", "Mixture"]
+WITH_DENSITY = ["MeanField", "LowRank", "LowRankPrecision", "Kronecker", "Mixture"]
 
 
 def equal(a, b) -> bool:

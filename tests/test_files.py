@@ -19,6 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from onebasin.posterior import (
+    Kronecker,
     LowRank,
     LowRankPrecision,
     MeanField,
@@ -28,6 +29,7 @@ from onebasin.posterior import (
     read_header,
     save,
 )
+from onebasin.posterior.kronecker import sides
 from onebasin.tensor_files import NoChecksumsWarning, TensorFileError, write_tensors
 
 
@@ -53,6 +55,11 @@ def posteriors():
     )
     precise = LowRankPrecision(tree(), tree(), tree((2,)))
     found = {"MeanField": mean_field, "LowRank": low_rank, "LowRankPrecision": precise}
+    bases = (
+        jax.tree.map(lambda m, w=which: jnp.eye(sides(m.shape)[w])[::-1], tree())
+        for which in (0, 1)
+    )
+    found["Kronecker"] = Kronecker(tree(), tree(), *bases)
     return found | {"Samples": samples, "Mixture": mixture}
 
 
@@ -64,7 +71,9 @@ def assert_same(a, b):
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("kind", ["MeanField", "LowRank", "LowRankPrecision", "Samples", "Mixture"])
+@pytest.mark.parametrize(
+    "kind", ["MeanField", "LowRank", "LowRankPrecision", "Kronecker", "Samples", "Mixture"]
+)
 def test_round_trip(tmp_path, kind):
     q = posteriors()[kind]
     config = {"kind": "mlp", "widths": [3]}

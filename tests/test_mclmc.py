@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fit_process import problem as classifier
+from onebasin.inference.closing import advice
 from onebasin.inference.fitting import fit
 from onebasin.inference.methods import HMC, MCLMC, AdjustedMCLMC, Ensemble, to_config
 from onebasin.likelihoods import Gaussian
@@ -13,12 +14,20 @@ from onebasin.problem import Problem
 from posterior_cases import check_moments, conjugate, logistic
 
 
-@pytest.mark.parametrize("target", [conjugate, logistic])
+@pytest.mark.parametrize(
+    ("target", "integrator"), [(conjugate, "two-stage"), (logistic, "leapfrog")]
+)
 @pytest.mark.usefixtures("x64")
-def test_adjusted_trajectories_match_exact_moments(target):
+def test_adjusted_trajectories_match_exact_moments(target, integrator):
     problem, mean, covariance = target()
     method = AdjustedMCLMC(
-        draws=2500, warmup=300, chains=2, leapfrog_steps=4, step_size=0.01, jitter=0.3
+        draws=2500,
+        warmup=300,
+        chains=2,
+        leapfrog_steps=4 if integrator == "two-stage" else 8,
+        step_size=0.01,
+        jitter=0.3,
+        integrator=integrator,
     )
     result = fit(problem, method, key=jax.random.key(4), progress="silent")
     check_moments(result.posterior, mean, covariance)
@@ -29,11 +38,17 @@ def test_adjusted_trajectories_match_exact_moments(target):
     assert "energy" not in stats  # a microcanonical chain has a fixed one
 
 
-@pytest.mark.parametrize("target", [conjugate, logistic])
+@pytest.mark.parametrize(
+    ("target", "integrator"), [(conjugate, "leapfrog"), (logistic, "two-stage")]
+)
 @pytest.mark.usefixtures("x64")
-def test_short_steps_without_a_correction_match_exact_moments(target):
+def test_short_steps_without_a_correction_match_exact_moments(target, integrator):
     problem, mean, covariance = target()
-    method = MCLMC(draws=3000, warmup=2000, thin=4, chains=2, step_size=0.01)
+    # A step of leapfrog is shorter at the same energy error.
+    thin = 4 if integrator == "two-stage" else 8
+    method = MCLMC(
+        draws=3000, warmup=2000, thin=thin, chains=2, step_size=0.01, integrator=integrator
+    )
     result = fit(problem, method, key=jax.random.key(4), progress="silent")
     check_moments(result.posterior, mean, covariance)
     assert result.stats["rhat_predictions_max"] < 1.02
@@ -69,6 +84,9 @@ def test_the_bias_grows_with_the_energy_error_and_the_correction_removes_it():
     assert abs(close - 1) < 0.03
     assert abs(corrected - 1) < 0.03
     assert abs(far - 1) > 0.05
+    # Every fit reports its bias: the excess of the variance on average over the directions.
+    for found, own in ((close, stats), (far, worse)):
+        np.testing.assert_allclose(own["equipartition"].mean(), found, atol=0.01)
 
 
 @pytest.mark.parametrize("kind", [HMC, MCLMC])
@@ -100,3 +118,13 @@ def test_one_weight_has_no_direction():
     for kind in (MCLMC, AdjustedMCLMC):
         with pytest.raises(ValueError, match=f"{kind.__name__} needs at least two weights"):
             fit(problem, kind(), key=jax.random.key(0))
+
+
+def test_a_fit_says_that_its_draws_have_a_bias():
+    (note,) = advice({"equipartition": np.array([1.2, 1.18, 1.22, 1.2])}, 100)
+    assert "variances are 20 % too large on average" in note
+    assert "smaller energy_error" in note
+    assert "too small" in advice({"equipartition": np.array([0.8, 0.81])}, 100)[0]
+    # Within the differences between chains, or small.
+    assert not advice({"equipartition": np.array([1.3, 0.9, 1.0])}, 100)
+    assert not advice({"equipartition": np.array([1.03, 1.03])}, 100)

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.linalg import block_diag
 
 from onebasin.posterior import (
+    Kronecker,
     LowRank,
     LowRankPrecision,
     MeanField,
@@ -46,7 +48,18 @@ def precise():
     return LowRankPrecision(tree(2), positive(3), tree(4, (3,)))
 
 
+def factored():
+    rng = np.random.default_rng(6)
+    orthogonal = lambda n: jnp.asarray(np.linalg.qr(rng.normal(size=(n, n)))[0])
+    left, right = {"a": orthogonal(2), "b": orthogonal(1)}, {"a": orthogonal(3), "b": orthogonal(4)}
+    return Kronecker(tree(2), positive(3), left, right)
+
+
 def dense_covariance(q) -> np.ndarray:
+    if isinstance(q, Kronecker):
+        blocks = [np.kron(q.left[k], q.right[k]) for k in sorted(SHAPES)]
+        vectors = block_diag(*blocks)
+        return vectors @ np.diag(flat(q.std) ** 2) @ vectors.T
     covariance = np.diag(flat(q.std) ** 2)
     if isinstance(q, LowRank):
         factors = flat(q.factors, 1)
@@ -65,7 +78,7 @@ def dense_log_density(q, theta) -> float:
 @pytest.mark.fast
 def test_log_density_against_the_dense_gaussian(x64):
     theta = tree(9)
-    for q in (*gaussians(), precise()):
+    for q in (*gaussians(), precise(), factored()):
         expected = dense_log_density(q, theta)
         # Cholesky against SciPy's eigenvalues, both in double precision.
         np.testing.assert_allclose(q.log_prob(theta), expected, rtol=1e-10)
@@ -97,10 +110,10 @@ def posteriors():
     mean_field, low_rank = gaussians()
     samples = Samples(tree(5, (7,)), jnp.array([0, 0, 0, 0, 1, 1, 1]))
     mixture = Mixture((mean_field, low_rank, samples), jnp.array([0.2, 0.5, 0.3]))
-    return [mean_field, low_rank, samples, mixture, precise()]
+    return [mean_field, low_rank, samples, mixture, precise(), factored()]
 
 
-@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("which", range(6))
 def test_samples_have_the_moments_they_should(which, x64):
     q = posteriors()[which]
     count = 40_000
@@ -111,8 +124,8 @@ def test_samples_have_the_moments_they_should(which, x64):
     assert (np.abs(drawn.std(0) - std) < 5 * std / np.sqrt(count)).all()
 
 
-@pytest.mark.parametrize("make", [lambda: gaussians()[1], precise])
-def test_covariance_of_low_rank_samples(x64, make):
+@pytest.mark.parametrize("make", [lambda: gaussians()[1], precise, factored])
+def test_covariance_of_samples(x64, make):
     q = make()
     count = 100_000
     drawn = flat(q.sample(count, key=KEY), 1)
@@ -123,7 +136,7 @@ def test_covariance_of_low_rank_samples(x64, make):
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("which", range(6))
 def test_one_key_gives_one_answer_and_common_noise(which):
     q = posteriors()[which]
     one, again = q.sample(5, key=KEY), q.sample(5, key=KEY)

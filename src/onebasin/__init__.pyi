@@ -76,6 +76,7 @@ from .paths import line as line
 from .paths import mixture_path as mixture_path
 from .paths import repair as repair
 from .paths import tune as tune
+from .posterior import Kronecker as Kronecker
 from .posterior import LowRank as LowRank
 from .posterior import LowRankPrecision as LowRankPrecision
 from .posterior import MeanField as MeanField

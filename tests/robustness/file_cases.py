@@ -29,6 +29,7 @@ from onebasin.inference.checkpoint import read_checkpoint, write_checkpoint
 from onebasin.inference.draws import DrawStore, read_statistics
 from onebasin.inference.history import read_rows, write_rows
 from onebasin.posterior import (
+    Kronecker,
     LowRank,
     LowRankPrecision,
     MeanField,
@@ -89,6 +90,10 @@ def _posteriors(rng: np.random.Generator, folder: Path) -> Iterator[Case]:
     mean, std = tree(), {"a": {"kernel": jnp.full((5, 4), 0.5), "bias": jnp.full(4, 2.0)}, "b": 0.3}
     std = {**std, "b": jnp.float32(0.3)}
     gaussian = MeanField(mean, std)
+    bases = (
+        {"a": {"kernel": jnp.eye(n), "bias": jnp.eye(m)}, "b": jnp.eye(1)}
+        for n, m in ((5, 1), (4, 4))
+    )
     samples = Samples(tree(6), jnp.arange(6, dtype=jnp.int32) // 3)
     running = Samples(tree(2), state={"mean": jnp.ones((2, 4))})
     found = {
@@ -97,6 +102,7 @@ def _posteriors(rng: np.random.Generator, folder: Path) -> Iterator[Case]:
         "samples with running statistics": running,
         "low-rank": LowRank(mean, std, tree(2)),
         "low-rank precision": LowRankPrecision(mean, std, tree(2)),
+        "kronecker": Kronecker(mean, std, *bases),
         "mixture": Mixture((gaussian, gaussian), jnp.array([0.25, 0.75])),
     }
     for kind, posterior in found.items():

@@ -17,7 +17,15 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from onebasin.posterior import LowRank, LowRankPrecision, MeanField, Mixture, Posterior, Samples
+from onebasin.posterior import (
+    Kronecker,
+    LowRank,
+    LowRankPrecision,
+    MeanField,
+    Mixture,
+    Posterior,
+    Samples,
+)
 from onebasin.symmetry import Symmetry
 from onebasin.trees import PyTree, first_non_finite, leaves_by_path, shapes_by_path
 
@@ -78,7 +86,7 @@ def moments(posterior: Alignable) -> Moments:
 
 def state_of(posterior: Alignable) -> PyTree | None:
     """The running statistics of a posterior, or None."""
-    known = isinstance(posterior, MeanField | LowRank | LowRankPrecision | Samples)
+    known = isinstance(posterior, MeanField | LowRank | LowRankPrecision | Kronecker | Samples)
     return posterior.state if known else None
 
 

@@ -3,7 +3,8 @@
 It keeps the parameters as one vector, in the order of the module's own parameters, and the
 curvature H of the data. The precision is h·H + P₀ with the prior's precision P₀ and
 h = 1 / (noise² · temperature). H is a vector (diagonal), a pair of eigenvectors and eigenvalues
-(low rank), a matrix (full), or a list of pairs of Kronecker factors.
+(low rank), a matrix (full), or for every parameter a list of one or two Kronecker factors, whose
+product is the block of that parameter: those of the outputs and, for a matrix, of the inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,18 +16,19 @@ from numpy.typing import ArrayLike
 
 from onebasin.checkpoints.posteriors import StateDict, as_array, shapes_of
 from onebasin.networks import Network
-from onebasin.posterior import LowRankPrecision, MeanField, Samples
+from onebasin.posterior import Kronecker, LowRankPrecision, MeanField, Samples
 
-DIAGONAL, LOW_RANK = "DiagLaplace", "LowRankLaplace"
+DIAGONAL, LOW_RANK, KRONECKER = "DiagLaplace", "LowRankLaplace", "KronLaplace"
 
 
 def laplace_from_state_dict(
     state_dict: StateDict, network: Network
-) -> MeanField | LowRankPrecision:
-    """A diagonal or a low-rank approximation of laplace-torch as a posterior.
+) -> MeanField | LowRankPrecision | Kronecker:
+    """A diagonal, low-rank or Kronecker-factored approximation of laplace-torch as a posterior.
 
     Args:
-      state_dict: `la.state_dict()` of a `DiagLaplace` or a `LowRankLaplace` of all weights.
+      state_dict: `la.state_dict()` of a `DiagLaplace`, `LowRankLaplace` or `KronLaplace` of all
+        weights.
       network: the network of the module, made by `networks.from_torch`.
 
     >>> import onebasin as ob
@@ -37,11 +39,11 @@ def laplace_from_state_dict(
     [0.5, 0.25]
     """
     kind = state_dict.get("cls_name")
-    if kind not in (DIAGONAL, LOW_RANK):
+    if kind not in (DIAGONAL, LOW_RANK, KRONECKER):
         raise ValueError(
-            f"a {kind} has no posterior kind here (its blocks would not stay blocks of layers), "
-            "only DiagLaplace and LowRankLaplace have; draw from it and use samples_from_vectors, "
-            "as in samples_from_vectors(la.sample(100), network)"
+            f"a {kind} has no posterior kind here, only DiagLaplace, LowRankLaplace and "
+            "KronLaplace have; draw from it and use samples_from_vectors, as in "
+            "samples_from_vectors(la.sample(100), network)"
         )
     shapes = shapes_of(network.params)
     count = sum(int(np.prod(shape)) for shape in shapes.values())
@@ -57,6 +59,8 @@ def laplace_from_state_dict(
     if kind == DIAGONAL:
         precision = factor * as_array(state_dict["H"]).astype(np.float64) + prior
         return MeanField(centre, _tree(precision**-0.5, network), network.state)
+    if kind == KRONECKER:
+        return _kronecker(state_dict["H"], factor, _tree(prior, network), centre, network)
     vectors, values = (as_array(part).astype(np.float64) for part in state_dict["H"])
     columns = vectors * np.sqrt(factor * np.maximum(values, 0))
     factors = [_tree(column, network) for column in columns.T]
@@ -65,7 +69,7 @@ def laplace_from_state_dict(
 
 
 def laplace_state_dict(
-    posterior: MeanField | LowRankPrecision, like: StateDict, network: Network
+    posterior: MeanField | LowRankPrecision | Kronecker, like: StateDict, network: Network
 ) -> dict[str, Any]:
     """The state_dict for `la.load_state_dict`, with what a posterior that was moved has.
 
@@ -88,6 +92,12 @@ def laplace_state_dict(
     if isinstance(posterior, MeanField):
         precision = _vector(posterior.std, names).astype(np.float64) ** -2
         changed["H"] = (precision - prior) / factor
+    elif isinstance(posterior, Kronecker):
+        priors = _tree(prior, network)
+        changed["H"] = [
+            _factors_of(posterior, name, priors[name], factor, len(own))
+            for name, own in zip(names, like["H"], strict=True)
+        ]
     else:
         ranks = range(posterior.rank)
         rows = [_vector({n: posterior.factors[n][i] for n in names}, names) for i in ranks]
@@ -124,6 +134,45 @@ def samples_from_vectors(vectors: ArrayLike | Any, network: Network) -> Samples:
         for name, leaf in network.state.items()
     }
     return Samples(draws, state=state)
+
+
+def _kronecker(
+    factors: Sequence[Sequence[Any]],
+    scale: float,
+    priors: Mapping[str, np.ndarray],
+    mean: Mapping[str, np.ndarray],
+    network: Network,
+) -> Kronecker:
+    std, left, right = {}, {}, {}
+    for (name, leaf), own in zip(mean.items(), factors, strict=True):
+        prior = priors[name]
+        if not np.all(prior == prior.flat[0]):
+            raise ValueError(
+                f"the prior of '{name}' differs from number to number, which its Kronecker "
+                "factors do not; give one precision for all parameters or one for each"
+            )
+        pairs = [np.linalg.eigh(as_array(one).astype(np.float64)) for one in own]
+        if len(pairs) == 1:
+            pairs = [*pairs, (np.ones(1), np.ones((1, 1)))]
+        (outer, left[name]), (inner, right[name]) = pairs
+        values = np.outer(np.maximum(outer, 0), np.maximum(inner, 0))
+        std[name] = ((scale * values + prior.flat[0]) ** -0.5).reshape(leaf.shape)
+    in_dtype = lambda part: {n: jnp.asarray(part[n], leaf.dtype) for n, leaf in mean.items()}
+    return Kronecker(mean, in_dtype(std), in_dtype(left), in_dtype(right), network.state)
+
+
+def _factors_of(
+    posterior: Kronecker, name: str, prior: np.ndarray, scale: float, count: int
+) -> list[np.ndarray]:
+    """The factors of one parameter, the second scaled like the first: their product counts."""
+    left, right = (np.asarray(t[name], np.float64) for t in (posterior.left, posterior.right))
+    std = np.asarray(posterior.std[name], np.float64)
+    values = np.maximum((std**-2 - prior) / scale, 0).reshape(len(left), len(right))
+    outer, inner = values.sum(1), values.sum(0)
+    if count == 1:
+        return [(left * outer) @ left.T]
+    unit = np.sqrt(values.sum()) or 1.0
+    return [(left * (outer / unit)) @ left.T, (right * (inner / unit)) @ right.T]
 
 
 def _factor(state_dict: StateDict) -> float:
@@ -163,8 +212,8 @@ def _vector(tree: Mapping[str, Any], names: Sequence[str]) -> np.ndarray:
 
 def _like(value: Any, old: Any) -> Any:
     """An array as a tensor, if it stands for one."""
-    if isinstance(value, tuple):
-        return tuple(_like(v, o) for v, o in zip(value, old, strict=True))
+    if isinstance(value, tuple | list):
+        return type(value)(_like(v, o) for v, o in zip(value, old, strict=True))
     if hasattr(old, "detach"):
         from onebasin.pytorch_tensors import to_tensor
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from onebasin.inference.full_batch import chunked, log_likelihood
-from onebasin.posterior import LowRank, LowRankPrecision, MeanField, Samples
+from onebasin.posterior import Kronecker, LowRank, LowRankPrecision, MeanField, Samples
 from onebasin.posterior.protocol import Density
 from onebasin.problem import Batch, Problem
 from onebasin.progress import Progress, reporting
@@ -98,7 +98,7 @@ def log_evidence(
             weights[s] = of_draw(s, data)
             report("draws", s + 1, num_samples)
     modes = 0.0 if symmetry is None else log_equivalent_modes(posterior, symmetry)
-    gaussian = isinstance(posterior, MeanField | LowRank | LowRankPrecision)
+    gaussian = isinstance(posterior, MeanField | LowRank | LowRankPrecision | Kronecker)
     at_mean = float(log_weight(posterior.moments()[0], data)) + modes if gaussian else None
     return Evidence(
         elbo=float(weights.mean()) + modes,

@@ -32,7 +32,7 @@ from onebasin.evaluation.tables import html_table, text_table
 from onebasin.keys import subkey
 from onebasin.likelihoods import LikelihoodLike, Regression, check_classes
 from onebasin.networks import NetworkLike, apply_of
-from onebasin.posterior import LowRank, LowRankPrecision, MeanField, Posterior, Samples
+from onebasin.posterior import Kronecker, LowRank, LowRankPrecision, MeanField, Posterior, Samples
 from onebasin.progress import Progress, reporting
 from onebasin.trees import add_axis
 
@@ -231,7 +231,7 @@ def reference_table(
     def row(name: str, own: Groups, against: Groups, q: Posterior | None) -> ReferenceRow:
         found = compare(own, against, scored, resamples, seed)
         mean = None
-        if isinstance(q, MeanField | LowRank | LowRankPrecision):
+        if isinstance(q, MeanField | LowRank | LowRankPrecision | Kronecker):
             point = Samples(add_axis(q.mean), state=add_axis(q.state))
             mean = score_of_one(point, apply, resolved, x, y, batch_size)
         return ReferenceRow(name, own.draws, found, score_name(resolved), mean)

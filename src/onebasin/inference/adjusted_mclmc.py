@@ -16,7 +16,11 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 from blackjax.mcmc.hmc import HMCState
-from blackjax.mcmc.integrators import IntegratorState, isokinetic_mclachlan
+from blackjax.mcmc.integrators import (
+    IntegratorState,
+    isokinetic_mclachlan,
+    isokinetic_velocity_verlet,
+)
 from blackjax.mcmc.proposal import static_binomial_sampling
 from blackjax.util import generate_unit_vector
 
@@ -29,6 +33,9 @@ from onebasin.inference.warmup import Tuning, build_warmup
 from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
 from onebasin.trees import PyTree, num_parameters
+
+# The isokinetic integrators, with their gradients per step.
+INTEGRATORS = {"two-stage": (isokinetic_mclachlan, 2), "leapfrog": (isokinetic_velocity_verlet, 1)}
 
 
 class AdjustedState(NamedTuple):
@@ -48,6 +55,7 @@ def build(problem: Problem, method: AdjustedMCLMC) -> Program:
     size = check_dimension(problem, method)
     warmup = build_warmup(method)
     length = method.leapfrog_steps
+    integrator, gradients = INTEGRATORS[method.integrator]
 
     def start(position: PyTree, key: jax.Array, data: Batch) -> AdjustedState:
         density = log_density(problem, data, origin=position)
@@ -84,7 +92,7 @@ def build(problem: Problem, method: AdjustedMCLMC) -> Program:
             return IntegratorState(chain.position, direction, *chain[1:])
 
         density = log_density(problem, data, origin=chain.position)
-        integrate = isokinetic_mclachlan(density, state.tuning.inverse_mass)
+        integrate = integrator(density, state.tuning.inverse_mass)
         before = jax.lax.cond(place == 0, begin, lambda: state.path)
         end, change = cast(Any, integrate(before, cast(Any, step_size)))
         kinetic = jnp.where(place == 0, 0, state.kinetic) + change.astype(state.kinetic.dtype)
@@ -118,7 +126,7 @@ def build(problem: Problem, method: AdjustedMCLMC) -> Program:
         start=start,
         step=step,
         steps_per_transition=length,
-        gradients_per_step=2,
+        gradients_per_step=gradients,
     )
 
 

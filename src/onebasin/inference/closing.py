@@ -8,6 +8,7 @@ import numpy as np
 GOOD_RHAT = 1.05
 MOVING = 0.3  # mean speed of log std, relative to its learning rate, above which σ is on its way
 NOTICEABLE = 0.05  # nats per example
+BIAS = 0.05  # of the variances, relative, beyond two standard errors between chains
 
 
 def closing_words(stats: Mapping[str, Any], draws: int) -> str:
@@ -53,6 +54,14 @@ draws and a longer warm-up, or let chains begin near modes (mode_epochs)',)
             f"{_divergences(stats):,} of {draws:,} draws ended a divergent trajectory, where the "
             "posterior is too curved for the step size; give a smaller step size or a higher "
             "target acceptance"
+        )
+    shares = np.asarray(stats.get("equipartition", 1.0)).reshape(-1)
+    bias = float(shares.mean()) - 1
+    if abs(bias) > BIAS + 2 * float(shares.std()) / max(1, len(shares) - 1) ** 0.5:
+        notes.append(
+            f"the draws have a bias: their variances are {100 * abs(bias):.0f} % too "
+            f"{'large' if bias > 0 else 'small'} on average (equipartition); give a smaller "
+            "energy_error, or AdjustedMCLMC"
         )
     speed = float(np.mean(stats.get("std_speed", 0.0)))
     if speed > MOVING:

@@ -10,6 +10,7 @@ keeps of G̃, and turns them into a posterior for a prior of precision τ.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -29,6 +30,11 @@ class Structure(Protocol):
     """What a Laplace fit keeps of G̃, over `steps` steps of the loop."""
 
     steps: int
+
+    @property
+    def trees(self) -> int:
+        """The size of the posterior's file, in trees of params."""
+        ...
 
     def init(self, params: PyTree, key: jax.Array) -> Any: ...
     def step(self, kept: Any, params: PyTree, j: jax.Array, key: jax.Array, data: Batch) -> Any: ...
@@ -59,7 +65,25 @@ def gauss_newton_times(problem: Problem, params: PyTree, batch: Batch, vector: P
 
 
 def gauss_newton_diagonal(problem: Problem, params: PyTree, batch: Batch) -> PyTree:
-    """The diagonal of G for one batch, exactly: Σᵢ Σ_c (Jᵢᵀ lᵢ_c)² with Λᵢ = Σ_c lᵢ_c lᵢ_cᵀ."""
+    """The diagonal of G for one batch, exactly."""
+
+    def of_rows(rows: PyTree, weight: jax.Array) -> PyTree:
+        return jax.tree.map(lambda r: weight.astype(r.dtype) * jnp.sum(r**2, axis=0), rows)
+
+    return over_jacobian_rows(problem, params, batch, of_rows)
+
+
+def over_jacobian_rows(
+    problem: Problem,
+    params: PyTree,
+    batch: Batch,
+    of_rows: Callable[[PyTree, jax.Array], PyTree],
+) -> PyTree:
+    """ρ/T times the sum over the examples of `of_rows(rows, weight)`, a few of them at a time.
+
+    The rows [c, ...] of an example are Jᵢᵀ lᵢ_c with Λᵢ = Σ_c lᵢ_c lᵢ_cᵀ, so that its part of G is
+    Σ_c of their outer products.
+    """
     width = math.prod(jax.eval_shape(problem.apply, params, batch.x[:1]).shape[1:])
     row = 4 * max(width, 1) * num_parameters(params)
     group = max(1, min(len(batch.x), ROWS_BYTES // row))
@@ -75,7 +99,7 @@ def gauss_newton_diagonal(problem: Problem, params: PyTree, batch: Batch) -> PyT
         # Rounding makes some zeros negative.
         roots = (vectors * jnp.sqrt(jnp.maximum(values, 0))).T.reshape(-1, *out.shape)
         (rows,) = jax.vmap(back)(roots)
-        return jax.tree.map(lambda r: weight.astype(r.dtype) * jnp.sum(r**2, axis=0), rows)
+        return of_rows(rows, weight)
 
     def add(total: PyTree, group: tuple[jax.Array, jax.Array]) -> tuple[PyTree, None]:
         index, counts = group
@@ -83,7 +107,8 @@ def gauss_newton_diagonal(problem: Problem, params: PyTree, batch: Batch) -> PyT
         squares = jax.vmap(of_example)(batch.x[index], batch.y[index], weight)
         return jax.tree.map(lambda t, s: t + s.sum(0), total, squares), None
 
-    zeros = jax.tree.map(jnp.zeros_like, params)
+    one = jax.eval_shape(lambda: of_example(batch.x[0], batch.y[0], jnp.ones(())))
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), one)
     total, _ = jax.lax.scan(add, zeros, (picks, real))
     return jax.tree.map(lambda leaf: problem.likelihood_scale * leaf, total)
 
@@ -92,7 +117,7 @@ class Diagonal:
     """diag(G̃), one chunk of the data per step; the posterior is a `MeanField`."""
 
     def __init__(self, problem: Problem, chunks: int) -> None:
-        self.problem, self.steps = problem, chunks
+        self.problem, self.steps, self.trees = problem, chunks, 2
 
     def init(self, params: PyTree, key: jax.Array) -> PyTree:
         del key
@@ -135,6 +160,7 @@ class LowRank:
     def __init__(self, problem: Problem, rank: int) -> None:
         self.problem, self.steps = problem, min(rank, num_parameters(problem.shapes))
         self.scales = jax.tree.map(math.sqrt, problem.prior_variances)
+        self.trees = 2 + self.steps
 
     def init(self, params: PyTree, key: jax.Array) -> Basis:
         vectors = jax.tree.map(lambda p: jnp.zeros((self.steps, *p.shape), p.dtype), params)

@@ -193,7 +193,13 @@ def record_statistics(records: dict[str, np.ndarray]) -> dict[str, Any]:
     """Acceptance, divergences and energy per chain, where the draws have records of them."""
     stats: dict[str, Any] = {
         name: records[name].mean(1)
-        for name in ("acceptance", "leapfrog_steps", "energy_error", "kinetic_temperature")
+        for name in (
+            "acceptance",
+            "leapfrog_steps",
+            "energy_error",
+            "equipartition",
+            "kinetic_temperature",
+        )
         if name in records
     }
     if "divergent" in records:

@@ -69,6 +69,7 @@ from onebasin.inference.signals import FitInterrupted, StopRequest
 from onebasin.inference.vi_defaults import settled
 from onebasin.keys import check_key
 from onebasin.posterior import (
+    Kronecker,
     LowRank,
     LowRankPrecision,
     MeanField,
@@ -122,7 +123,7 @@ class FitResult(Generic[PosteriorT]):
 
     Attributes:
       posterior: a `MeanField` (`VI`, `IVON`, diagonal `Laplace`), a `LowRank` (`SWAG`), a
-        `LowRankPrecision` (`Laplace`) or `Samples` (the others).
+        `LowRankPrecision` or `Kronecker` (`Laplace`) or `Samples` (the others).
       history: one row per chunk of steps.
       stats: durations, memory and, for chains, acceptance, divergences, energy, R-hat and ESS; for
         `Laplace` the estimate of the log evidence.
@@ -212,11 +213,11 @@ def fit(
 @overload
 def fit(
     problem: Problem, method: Laplace, *, runs: None = None, **options: Unpack[FitOptions]
-) -> FitResult[MeanField | LowRankPrecision]: ...
+) -> FitResult[MeanField | LowRankPrecision | Kronecker]: ...
 @overload
 def fit(
     problem: Problem, method: Laplace, *, runs: int, **options: Unpack[FitOptions]
-) -> list[FitResult[MeanField | LowRankPrecision]]: ...
+) -> list[FitResult[MeanField | LowRankPrecision | Kronecker]]: ...
 @overload
 def fit(
     problem: Problem, method: SampleMethod, *, runs: None = None, **options: Unpack[FitOptions]

@@ -21,12 +21,13 @@ from scipy.optimize import minimize_scalar
 
 from onebasin.inference.curvature import Diagonal, LowRank, Structure
 from onebasin.inference.full_batch import chunked, log_likelihood
+from onebasin.inference.kronecker import KroneckerFactored
 from onebasin.inference.map_estimate import MAPState
 from onebasin.inference.methods import Laplace
 from onebasin.inference.opening import opening
 from onebasin.inference.program import Info, Program, seconds_per_step
 from onebasin.keys import subkey
-from onebasin.posterior import LowRankPrecision, MeanField
+from onebasin.posterior import Kronecker, LowRankPrecision, MeanField
 from onebasin.problem import Batch, Problem
 from onebasin.trees import PyTree, num_parameters, take_entry
 
@@ -44,11 +45,7 @@ class LaplaceState(NamedTuple):
 
 def build(problem: Problem, method: Laplace) -> Program:
     data = chunked(problem, method.data_chunk)
-    structure: Structure = (
-        Diagonal(problem, len(data.x))
-        if method.structure == "diagonal"
-        else LowRank(problem, method.rank)
-    )
+    structure = structure_of(problem, method, len(data.x))
     epochs = method.mode_epochs
     train = opening(problem, max(epochs, 1), method.mode_rate)
 
@@ -96,7 +93,7 @@ def build(problem: Problem, method: Laplace) -> Program:
         squares = squared_norm(problem, state.mode.params)
         return best_precision(structure.eigenvalues(state.kept), squares)
 
-    def finish(states: PyTree) -> MeanField | LowRankPrecision:
+    def finish(states: PyTree) -> MeanField | LowRankPrecision | Kronecker:
         state = take_entry(states, 0)
         mean = jax.tree.map(jnp.asarray, state.mode.params)
         return structure.posterior(state.kept, mean, precision(state))
@@ -131,8 +128,17 @@ def build(problem: Problem, method: Laplace) -> Program:
             4 * problem.flops * problem.num_examples, 2 * num_parameters(shapes)
         ),
         likely_cause=f"a mode_rate of {method.mode_rate:g} that is too high",
-        posterior_trees=2 + (method.rank if method.structure == "low-rank" else 0),
+        posterior_trees=structure.trees,
     )
+
+
+def structure_of(problem: Problem, method: Laplace, chunks: int) -> Structure:
+    """What the method keeps of the curvature."""
+    if method.structure == "diagonal":
+        return Diagonal(problem, chunks)
+    if method.structure == "kronecker":
+        return KroneckerFactored(problem, chunks)
+    return LowRank(problem, method.rank)
 
 
 def squared_norm(problem: Problem, params: PyTree) -> float:

@@ -10,6 +10,9 @@ as a state that is updated step by step so that a fit can stop and resume anywhe
   weights, from the second part of the warm-up (√D in coordinates of unit variance).
 
 `step_size` and `length` of the method are per √D: distances that a typical weight moves.
+
+The bias is measured as well. Whatever the posterior is, E[−(θ − c)·∇ log p] = D for any fixed c
+(integrate by parts). For a Gaussian it is D(1 + b) if the variances are too large by b on average.
 """
 
 import math
@@ -22,14 +25,14 @@ import numpy as np
 from blackjax.mcmc.integrators import IntegratorState
 from blackjax.util import generate_unit_vector
 
-from onebasin.inference.adjusted_mclmc import check_dimension
+from onebasin.inference.adjusted_mclmc import INTEGRATORS, check_dimension
 from onebasin.inference.chains import chain_program
 from onebasin.inference.full_batch import log_density, relative_log_prior
 from onebasin.inference.methods import MCLMC
 from onebasin.inference.program import Info, Program
 from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
-from onebasin.trees import PyTree, tree_dot
+from onebasin.trees import PyTree, num_parameters, tree_dot
 
 MEMORY = 150  # steps over which the prediction of the step size is averaged
 TRUST = 1.5  # how far from its aim the energy error of a step may be before it counts less
@@ -61,7 +64,8 @@ class MCLMCState(NamedTuple):
 def build(problem: Problem, method: MCLMC) -> Program:
     size = check_dimension(problem, method)
     scale = math.sqrt(size)
-    kernel = blackjax.mclmc.build_kernel()
+    integrator, gradients = INTEGRATORS[method.integrator]
+    kernel = blackjax.mclmc.build_kernel(integrator)
     sizes = jax.tree.map(lambda leaf: math.prod(leaf.shape), problem.shapes)
     variances = jax.tree.map(lambda v, n: v * n, problem.prior_variances, sizes)
     prior_length = math.sqrt(sum(jax.tree.leaves(variances)))
@@ -80,7 +84,12 @@ def build(problem: Problem, method: MCLMC) -> Program:
             *(zero, jax.tree.map(jnp.zeros_like, position), zero),
         )
         log_posterior = logdensity + relative_log_prior(problem, position)
-        records = {"energy_error": zero, "divergent": zero, "log_density": log_posterior}
+        records = {
+            "energy_error": zero,
+            "divergent": zero,
+            "equipartition": zero,
+            "log_density": log_posterior,
+        }
         chain = IntegratorState(position, direction, cast(Any, logdensity), gradient)
         return MCLMCState(chain, tuning, records)
 
@@ -103,6 +112,7 @@ def build(problem: Problem, method: MCLMC) -> Program:
         records = {
             "energy_error": error,
             "divergent": (~finite).astype(error.dtype),
+            "equipartition": equipartition(moved, tuning.mean).astype(error.dtype),
             "log_density": log_likelihood + relative_log_prior(problem, moved.position),
         }
         chain = moved._replace(logdensity=log_likelihood)
@@ -149,10 +159,16 @@ def build(problem: Problem, method: MCLMC) -> Program:
         method,
         start=start,
         step=step,
-        gradients_per_step=2,
+        gradients_per_step=gradients,
         reports=("loss", "energy_error", "divergences", "step_size", "length"),
         summarise=summary,
     )
+
+
+def equipartition(chain: IntegratorState, centre: PyTree) -> jax.Array:
+    """−(θ − c)·∇ log p / D, with the mean of the warm-up as c."""
+    offset = jax.tree.map(jnp.subtract, chain.position, centre)
+    return -tree_dot(offset, chain.logdensity_grad) / num_parameters(chain.position)
 
 
 def summary(sums: dict[str, np.ndarray], steps: int) -> dict[str, np.ndarray]:

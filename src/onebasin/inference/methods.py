@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
 OptimiserName: TypeAlias = Literal["adam", "sgd"]
-CurvatureName: TypeAlias = Literal["diagonal", "low-rank"]
+CurvatureName: TypeAlias = Literal["diagonal", "low-rank", "kronecker"]
 ScheduleName: TypeAlias = Literal["cosine", "constant", "linear", "exponential"]
+IntegratorName: TypeAlias = Literal["two-stage", "leapfrog"]
 
 
 _Rule: TypeAlias = tuple[Callable[[Any], bool], str]
@@ -215,8 +216,8 @@ class SWAG(MinibatchMethod):
 class Laplace(_Options):
     """A Gaussian at a mode of the posterior, with the curvature there as its precision.
 
-    The curvature is the generalised Gauss–Newton matrix. The posterior is a `MeanField` or, if it
-    is of low rank, a `LowRankPrecision`.
+    The curvature is the generalised Gauss–Newton matrix. The posterior is a `MeanField`, of low
+    rank a `LowRankPrecision`, and with Kronecker factors a `Kronecker`.
 
     >>> import onebasin as ob
     >>> ob.Laplace(structure="diagonal", mode_epochs=30)
@@ -228,7 +229,7 @@ class Laplace(_Options):
     mode_rate: float = 1e-3
     """Learning rate of these epochs."""
     structure: CurvatureName = "low-rank"
-    """What is kept of the curvature: its diagonal, or its action on a few directions."""
+    """What is kept of the curvature: its diagonal, a few directions, or two factors per array."""
     rank: int = 50
     """Number of these directions (Lanczos steps, each with a pass over the data)."""
     tune_prior: bool = False
@@ -241,7 +242,7 @@ class Laplace(_Options):
         self._check(COUNT_OR_ZERO, "mode_epochs")
         self._check(POSITIVE, "mode_rate")
         names = get_args(CurvatureName)
-        self._check((lambda v: v in names, " or ".join(names)), "structure")
+        self._check((lambda v: v in names, ", ".join(names[:-1]) + f" or {names[-1]}"), "structure")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -325,7 +326,9 @@ class AdjustedMCLMC(ChainMethod):
     target_acceptance: float = 0.9
     """Acceptance probability that the adaptation of the step size aims at."""
     leapfrog_steps: int = 25
-    """Steps of the integrator per transition, with two gradients each."""
+    """Steps of the integrator per transition."""
+    integrator: IntegratorName = "two-stage"
+    """Two gradients per step (the minimal-norm integrator of McLachlan), or leapfrog with one."""
     jitter: float = 0.1
     """Relative half-width of the uniform jitter of the step size at each transition; 0 for none."""
 
@@ -362,6 +365,8 @@ class MCLMC(_Options):
     """Variance of the energy error per step and weight that the tuning of the step size aims at."""
     length: float | None = None
     """Distance of a typical weight after which the direction is forgotten; by default tuned."""
+    integrator: IntegratorName = "two-stage"
+    """Two gradients per step (the minimal-norm integrator of McLachlan), or leapfrog with one."""
     data_chunk: int = 2000
     """Examples per chunk of a full-batch gradient; bounds its memory."""
     mode_epochs: int = 0

@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onebasin.networks import Network, RunningStatistics
-from onebasin.posterior import LowRank, MeanField, Mixture, Posterior, Samples
+from onebasin.posterior import (
+    Kronecker,
+    LowRank,
+    LowRankPrecision,
+    MeanField,
+    Mixture,
+    Posterior,
+    Samples,
+)
 from onebasin.problem import Problem
 from onebasin.progress import Callback, Progress, reporting
 from onebasin.trees import PyTree, check_same_shapes, leaves_by_path, take_entry, with_leaves
@@ -109,7 +117,7 @@ def _refreshed(
             states.append(measure([posterior.draw(i)], i, total))
         stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *states)
         return replace(posterior, state=stacked)
-    if isinstance(posterior, MeanField | LowRank):
+    if isinstance(posterior, MeanField | LowRank | LowRankPrecision | Kronecker):
         check_same_shapes(like, posterior.like, "the params of the posterior")
         if draws:
             assert key is not None
@@ -121,7 +129,7 @@ def _refreshed(
     if isinstance(posterior, Posterior):
         raise ValueError(
             f"a {type(posterior).__name__} cannot be given a new state; refresh_state takes "
-            f"Samples, MeanField, LowRank, Mixture, or the params of one network"
+            "Samples, a Gaussian, a Mixture, or the params of one network"
         )
     check_same_shapes(like, posterior, "the params tree given")
     return jax.tree.map(jnp.asarray, measure([posterior]))

@@ -4,6 +4,7 @@ from onebasin.posterior.files import Header as Header
 from onebasin.posterior.files import load as load
 from onebasin.posterior.files import read_header as read_header
 from onebasin.posterior.files import save as save
+from onebasin.posterior.kronecker import Kronecker as Kronecker
 from onebasin.posterior.low_rank import LowRank as LowRank
 from onebasin.posterior.low_rank_precision import LowRankPrecision as LowRankPrecision
 from onebasin.posterior.mean_field import MeanField as MeanField

@@ -14,6 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.posterior.kronecker import Kronecker
 from onebasin.posterior.low_rank import LowRank
 from onebasin.posterior.low_rank_precision import LowRankPrecision
 from onebasin.posterior.mean_field import MeanField
@@ -33,19 +34,21 @@ from onebasin.tensor_files import (
     to_json,
     write_tensors,
 )
-from onebasin.trees import PyTree, leaves_by_path
+from onebasin.trees import PyTree, leaves_by_path, with_leaves
 
 FORMAT = "onebasin-posterior"
 VERSION = 2  # the first version has no checksums
 
-# The trees of each kind, with the number of leading axes of their leaves.
-TREES = {
+# The trees of each kind, with the number of leading axes of their leaves; None if these have shapes
+# of their own.
+TREES: dict[str, dict[str, int | None]] = {
     "MeanField": {"mean": 0, "std": 0},
     "Samples": {"draws": 1},
     "LowRank": {"mean": 0, "std": 0, "factors": 1},
     "LowRankPrecision": {"mean": 0, "std": 0, "factors": 1},
+    "Kronecker": {"mean": 0, "std": 0, "left": None, "right": None},
 }
-KINDS = {kind.__name__: kind for kind in (MeanField, Samples, LowRank, LowRankPrecision)}
+KINDS = {kind.__name__: kind for kind in (MeanField, Samples, LowRank, LowRankPrecision, Kronecker)}
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def save(
 
     Args:
       path: the file to write.
-      posterior: a `MeanField`, `Samples`, `LowRank`, `LowRankPrecision` or `Mixture`.
+      posterior: a `MeanField`, `Samples`, `LowRank`, `LowRankPrecision`, `Kronecker` or `Mixture`.
       network: the config of the network, serialisable as JSON.
       overwrite: replace an existing file.
 
@@ -137,7 +140,7 @@ def load(path: Pathlike, like: PyTree | None = None, *, mapped: bool = False) ->
       mapped: leave the draws of `Samples` on disk, as memory maps.
 
     Returns:
-      A `MeanField`, `Samples`, `LowRank`, `LowRankPrecision` or `Mixture`.
+      A `MeanField`, `Samples`, `LowRank`, `LowRankPrecision`, `Kronecker` or `Mixture`.
 
     >>> import tempfile, onebasin as ob, jax.numpy as jnp
     >>> q = ob.Samples({"w": jnp.ones((4, 3))})
@@ -223,7 +226,7 @@ def _describe_posterior(posterior: object, prefix: str, tensors: dict[str, Any])
     if kind not in TREES:
         raise TensorFileError(
             f"a {kind} is not a posterior; save a MeanField, Samples, LowRank, "
-            "LowRankPrecision or Mixture"
+            "LowRankPrecision, Kronecker or Mixture"
         )
     if isinstance(posterior, Samples):
         tensors[f"{prefix}chain"] = posterior.chain
@@ -257,7 +260,10 @@ def _build(
     for name, containers in description["trees"].items():
         arrays = {key: convert(a) for key, a in _under(f"{prefix}{name}/", tensors).items()}
         if like is not None and name in TREES[kind]:
-            fields[name] = rebuild_like(like, arrays, TREES[kind][name])
+            lead = TREES[kind][name]
+            fields[name] = (
+                with_leaves(like, arrays) if lead is None else rebuild_like(like, arrays, lead)
+            )
         else:
             fields[name] = rebuild(containers, arrays)
     if kind == "Samples":
@@ -276,4 +282,5 @@ def _params_shapes(
     if kind == "Mixture":
         return _params_shapes(description["components"][0], shapes, f"{prefix}components/0/")
     tree, lead = next(iter(TREES[kind].items()))
+    assert lead is not None
     return {name: shape[lead:] for name, shape in _under(f"{prefix}{tree}/", shapes).items()}

@@ -22,9 +22,9 @@ def keep(tree: PyTree, lead: int) -> PyTree:
 class Posterior(Protocol):
     """A probability distribution over the params of a network.
 
-    `MeanField`, `Samples`, `LowRank`, `LowRankPrecision` and `Mixture` are posteriors. A class of
-    your own with these five members can be aligned, joined by mixture paths and evaluated like
-    them; register it as a pytree. A Laplace distribution, for example:
+    `MeanField`, `Samples`, `LowRank`, `LowRankPrecision`, `Kronecker` and `Mixture` are posteriors.
+    A class of your own with these five members can be aligned, joined by mixture paths and
+    evaluated like them; register it as a pytree. A Laplace distribution, for example:
 
     >>> from dataclasses import dataclass
     >>> import jax, jax.numpy as jnp, onebasin as ob
