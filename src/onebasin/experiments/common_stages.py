@@ -17,14 +17,14 @@ from onebasin.evaluation.profiles import profile
 from onebasin.experiments.setting import Setting, dataset, flops, gradient_flops, problem, symmetry
 from onebasin.experiments.stage import File, Stage, Work, step
 from onebasin.inference.fitting import fit, lasting_stats
-from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble
+from onebasin.inference.methods import HMC, MAP, MCLMC, NUTS, VI, Ensemble
 from onebasin.inference.vi_defaults import EPOCHS
 from onebasin.paths import geodesic, mixture_path, repair
 from onebasin.posterior import load, save
 from onebasin.tensor_files import finite
 
 POSTERIOR = "posterior.safetensors"
-TimedMethod: TypeAlias = VI | MAP | Ensemble | HMC | NUTS
+TimedMethod: TypeAlias = VI | MAP | Ensemble | HMC | NUTS | MCLMC
 """The methods whose time `fit_seconds` estimates."""
 
 # Floating-point operations per second on the reference machine of `speed`.
@@ -68,6 +68,10 @@ def fit_seconds(config: Fit) -> float:
             steps = method.leapfrog_steps if isinstance(method, HMC) else 2**7
             rounds = method.chains * (method.warmup + method.draws * method.thin) * steps
             seconds = rounds * one / FULL_BATCH_RATE
+        case MCLMC():
+            two = 2 if method.integrator == "two-stage" else 1
+            rounds = method.mode_epochs + two * (method.warmup + method.draws * method.thin)
+            seconds = method.chains * rounds * one / FULL_BATCH_RATE
         case Ensemble():
             seconds = method.members * method.epochs * one / TRAINING_RATE[setting.network]
         case VI() | MAP():
@@ -79,7 +83,7 @@ def fit_seconds(config: Fit) -> float:
 def fit_replicas(config: Fit) -> int:
     """The number of chains, members or single fits that share the devices."""
     match config.method:
-        case HMC() | NUTS():
+        case HMC() | NUTS() | MCLMC():
             each = config.method.chains
         case Ensemble():
             each = config.method.members

