@@ -63,10 +63,10 @@ def test_a_start_that_scores_do_not_give_is_raised_in_them():
 
 def test_steps_go_downhill_with_one_scale_for_all_groups():
     """With the same slopes again and again both means are unbiased: the direction is the slope over
-    its root mean square, whatever its size, and groups keep their ratio."""
+    the root mean square norm of its rows, whatever its size, and groups keep their ratio."""
     rng = np.random.default_rng(0)
     slopes = {"a": rng.normal(size=(3, 3)), "b": 100 * rng.normal(size=(2, 2))}
-    root = np.sqrt(np.mean(np.concatenate([s.ravel() for s in slopes.values()]) ** 2))
+    root = np.sqrt(np.mean(np.concatenate([(s**2).sum(1) for s in slopes.values()])))
     momentum = Momentum.at_rest({n: jnp.zeros(s.shape) for n, s in slopes.items()})
     for _ in range(3):
         way, momentum = downhill({n: jnp.asarray(s) for n, s in slopes.items()}, momentum)

@@ -101,7 +101,7 @@ class Examples:
 
 
 class Momentum(NamedTuple):
-    """Running means of the slopes and of the mean square of all their entries."""
+    """Running means of the slopes and of the squared norm of those of a unit."""
 
     mean: Any
     square: Any
@@ -113,13 +113,15 @@ class Momentum(NamedTuple):
 
 
 def downhill(slopes: Mapping[str, Any], momentum: Momentum) -> tuple[dict[str, Any], Momentum]:
-    """The direction against the mean slopes, of root mean square about one over all entries.
+    """The direction against the mean slopes, in which the scores of a unit move by about one.
 
-    As in Adam, with a single second moment for all entries of all groups. With one for each entry
-    those that hardly matter would move as far as the others, and the scores fill with noise.
+    That is the norm of a row, root mean square over all units of all groups. As in Adam, with a
+    single second moment: with one for each entry those that hardly matter would move as far as the
+    others, and the scores fill with noise. Rows and not entries are counted because a unit has but
+    a few candidates, however wide the network is.
     """
-    size = sum(slope.size for slope in slopes.values())
-    square = sum(jnp.sum(slope**2) for slope in slopes.values()) / size
+    units = sum(len(slope) for slope in slopes.values())
+    square = sum(jnp.sum(slope**2) for slope in slopes.values()) / units
     count = momentum.count + 1
     mean = {n: FORGET * momentum.mean[n] + (1 - FORGET) * slope for n, slope in slopes.items()}
     square = FORGET_SQUARE * momentum.square + (1 - FORGET_SQUARE) * square

@@ -71,8 +71,8 @@ class PathLoss:
       steps: gradient steps on the relaxed permutations.
       batch_size: examples in each step.
       judged: training examples on which permutations are judged; they are not learned from.
-      learning_rate: how far a step moves scores divided by their temperature: the root mean square
-        over all of them. The scores begin with correlations, of which 1 is a perfect one.
+      learning_rate: how far a step moves the scores of a unit, divided by their temperature: the
+        norm, root mean square over all units. Scores begin with correlations, at most 1.
       temperatures: by which scores are divided in the first and the last step; between them it
         falls geometrically. At the lower the matrices are nearly permutations.
       relaxation: "soft" runs the network with the doubly stochastic matrices; "straight-through"
@@ -93,10 +93,10 @@ class PathLoss:
     steps: int = 600
     batch_size: int = 100
     judged: int = 500
-    learning_rate: float = 0.1
+    learning_rate: float = 0.7
     temperatures: tuple[float, float] = (0.1, 0.02)
     relaxation: Relaxation = "soft"
-    exchanges: int = 600
+    exchanges: int = 300
     span: tuple[float, float] = (0.4, 0.6)
     keep_norms: bool = False
     time_limit: float | None = None
