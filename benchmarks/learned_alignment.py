@@ -3,10 +3,11 @@
     python benchmarks/learned_alignment.py --cache FOLDER resnet16:0-1 resnet16:2-3 resnet32:0-1
 
 A pair is two of the fits of `alignment_pairs.py`, by number; fits that the folder lacks are made.
-Each row is one way to align the second with the first, on four paths: the geodesic, repaired, with
-the norms of scale-free units kept, and both. The barriers are on test images, by E of the loss of
-the predictive, and of the networks of the mean parameters (without noise). Only training images are
-learned from. Rows that the record has are not measured again, unless --again names them.
+Each row is one way to align the second with the first, on the geodesic and the repaired path, and
+with --norms also with the norms of scale-free units kept, without and with repair. The barriers are
+on test images, by E of the loss of the predictive, and of the networks of the mean parameters
+(without noise). Only training images are learned from. Rows that the record has are not measured
+again, unless --again names them; rows of other fits, as their digests say, are dropped.
 
 A posterior file of one's own can be measured, too: a name of `FILES` and --files, as in
 
@@ -20,13 +21,15 @@ import argparse
 import json
 import resource
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from alignment_pairs import make_pair, problem_of
+from alignment_pairs import fitted, make_pair, problem_of
 from machine import RESULTS, describe, record
 from onebasin.alignment import Activations, PathLoss, align
 from onebasin.data import Dataset, load_dataset
@@ -49,6 +52,12 @@ class Task:
     q1: Posterior
     problem: Problem
     symmetry: Symmetry
+    fits: list[str]
+    """Digests of the two files."""
+
+
+def digests(files: Iterable[Path]) -> list[str]:
+    return [sha256(file.read_bytes()).hexdigest()[:16] for file in files]
 
 
 def task_of(name: str, cache: Path) -> Task:
@@ -56,7 +65,8 @@ def task_of(name: str, cache: Path) -> Task:
     first, second = (int(run) for run in (runs or "0-1").split("-"))
     pair = make_pair(network, cache, (first, second))
     q0, q1 = pair.posteriors
-    return Task(q0, q1, problem_of(network), pair.symmetry)
+    fits = digests(fitted(network, run, cache) for run in (first, second))
+    return Task(q0, q1, problem_of(network), pair.symmetry, fits)
 
 
 def task_of_files(files: list[Path], data: Any) -> Task:
@@ -65,10 +75,10 @@ def task_of_files(files: list[Path], data: Any) -> Task:
     network = DescribedNetwork.from_config(header.network, files[0], header.params_shapes())
     params = q0.moments()[0]
     problem = Problem(network.apply, lambda key: params, load_dataset(data))  # noqa: ARG005
-    return Task(q0, q1, problem, find_symmetry(problem))
+    return Task(q0, q1, problem, find_symmetry(problem), digests(files))
 
 
-def measure(task: Task, way: str, samples: int, steps: int) -> dict[str, Any]:
+def measure(task: Task, way: str, samples: int, steps: int, norms: bool) -> dict[str, Any]:
     began, used = time.perf_counter(), time.process_time()
     images = task.problem.x[:IMAGES]
     units = Activations(task.problem, images, correlation=True)
@@ -92,13 +102,14 @@ def measure(task: Task, way: str, samples: int, steps: int) -> dict[str, Any]:
             "trace": list(found.trace) if way.startswith("learned") else [],
         }
     plain = geodesic(task.q0, q1)
-    kept = keep_norms(plain, task.problem, task.problem.x[:8], symmetry=task.symmetry)
     paths: dict[str, Any] = {
         "repaired": repair(plain, task.problem, images, symmetry=task.symmetry)
     }
-    if kept.kept:
-        paths["norms kept"] = kept
-        paths["both"] = repair(kept, task.problem, images, symmetry=task.symmetry)
+    if norms:
+        kept = keep_norms(plain, task.problem, task.problem.x[:8], symmetry=task.symmetry)
+        if kept.kept:
+            paths["norms kept"] = kept
+            paths["both"] = repair(kept, task.problem, images, symmetry=task.symmetry)
     assert isinstance(task.problem.data, Dataset)
     known: Profile | None = None
     for name, path in paths.items():
@@ -131,6 +142,12 @@ def _barrier(found: Profile) -> dict[str, float]:
     }
 
 
+def rows_of(record: Path, name: str, task: Task) -> dict[str, Any]:
+    """The recorded rows of a pair that were measured with these fits."""
+    found = json.loads(record.read_text()).get(name, {}) if record.exists() else {}
+    return found["rows"] if found.get("fits") == task.fits else {}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
     parser.add_argument("names", nargs="+", help="pairs such as resnet16:0-1")
@@ -140,28 +157,23 @@ if __name__ == "__main__":
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--norms", action="store_true", help="also keep the norms of units")
     parser.add_argument("--again", action="store_true", help="measure rows that are recorded")
     arguments = parser.parse_args()
     if arguments.files is None and arguments.cache is None:
         parser.error("give --cache, or two posterior files with --files")
     path = RESULTS / "learned_alignment.json"
     for each in arguments.names:
-        task = None
+        if arguments.files is not None:
+            task = task_of_files(arguments.files, arguments.data)
+        else:
+            task = task_of(each, arguments.cache)
         for way in arguments.ways:
-            done = json.loads(path.read_text()) if path.exists() else {}
-            rows = done.get(each, {}).get("rows", {})
-            if way in rows and not arguments.again:
+            if way in rows_of(path, each, task) and not arguments.again:
                 continue
-            if task is None and arguments.files is not None:
-                task = task_of_files(arguments.files, arguments.data)
-            elif task is None:
-                task = task_of(each, arguments.cache)
-            row = measure(task, way, arguments.samples, arguments.steps)
-            done = json.loads(path.read_text()) if path.exists() else {}
-            rows = done.get(each, {}).get("rows", {}) | {way: row}
+            row = measure(task, way, arguments.samples, arguments.steps, arguments.norms)
+            rows = rows_of(path, each, task) | {way: row}
             sizes = {"points": POINTS, "samples": arguments.samples, "images_to_match": IMAGES}
-            record(
-                "learned_alignment",
-                {each: {"sizes": sizes, "machine": describe(), "rows": rows}},
-            )
+            pair = {"sizes": sizes, "machine": describe(), "fits": task.fits, "rows": rows}
+            record("learned_alignment", {each: pair})
             print(each, way, {k: v for k, v in row.items() if k != "trace"}, flush=True)

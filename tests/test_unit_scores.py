@@ -35,6 +35,27 @@ def test_scores_are_correlations_before_and_after_the_nonlinearity(networks):
     np.testing.assert_allclose(found["correlations"][name], (corr(*before) + after) / 2, atol=1e-5)
 
 
+def test_units_of_a_residual_stream_are_pooled_after_the_nonlinearity():
+    """The stream is read before and after a block: the observations at both are taken together."""
+
+    def streams(params, x):
+        first = x @ params["in"]
+        return first, jnp.tanh(first + jnp.tanh(first @ params["up"]) @ params["down"])
+
+    def residual(params, x):
+        return streams(params, x)[1] @ params["out"]
+
+    shapes = {"in": (3, 5), "up": (5, 7), "down": (7, 5), "out": (5, 2)}
+    to, mover = random_like(shapes, 1), random_like(shapes, 2)
+    x = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+    symmetry = ob.find_symmetry(residual, to, x[:2])
+    (stream,) = (group.name for group in symmetry.groups if group.size == 5)
+    found = UnitScores.of(residual, x, to, symmetry).between(mover, to)
+    rows = [np.concatenate(streams(p, x), dtype=np.float64).T for p in (to, mover)]
+    expected = np.corrcoef(*rows)[:5, 5:]
+    np.testing.assert_allclose(found["correlations after"][stream], expected, atol=1e-5)
+
+
 def test_units_that_cannot_be_recorded_have_no_scores(networks):
     to, mover, x = networks
     symmetry = ob.Symmetry.by_hand(to, {"hidden": [("w1", 1), ("b1", 0), ("w2", 0)]})

@@ -1,11 +1,13 @@
 """Correlations of the units of two networks, from which permutations are learned.
 
-Units are recorded at every site where they appear, in one pass over each network. Two means of the
-correlations at these sites are of use: over all of them, and over those after the nonlinearity.
-Neither gives the lower loss on the path for every pair of networks.
+Units are recorded at every site where they appear, in one pass over each network. Two kinds of
+correlations are of use: the mean of those at all sites, and those over all observations after the
+nonlinearity, where sites at which units vary more count more. Neither gives the lower loss on the
+path for every pair of networks.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -77,18 +79,21 @@ class UnitScores:
             name: [part for part, at in zip(parts, where[name], strict=True) if at == "after"]
             for name, parts in every.items()
         }
+        mean = {n: np.mean([p.correlations() for p in parts], axis=0) for n, parts in every.items()}
+        # Units that appear before a nonlinearity alone are compared there.
+        pooled = {n: _pooled(parts or every[n]).correlations() for n, parts in after.items()}
         return {
-            "correlations": {name: _mean(parts) for name, parts in every.items()},
-            # Units that appear before a nonlinearity alone are compared there.
-            "correlations after": {
-                name: _mean(parts or every[name]) for name, parts in after.items()
-            },
+            "correlations": {name: score.astype(np.float32) for name, score in mean.items()},
+            "correlations after": {n: score.astype(np.float32) for n, score in pooled.items()},
         }
 
 
-def _mean(parts: Sequence[PairMoments]) -> np.ndarray:
-    """The mean over sites of the correlations of all pairs of units."""
-    return np.mean([part.correlations() for part in parts], axis=0).astype(np.float32)
+def _pooled(parts: Sequence[PairMoments]) -> PairMoments:
+    """The moments over the observations of all sites together."""
+    whole = deepcopy(parts[0])
+    for part in parts[1:]:
+        whole.add(part)
+    return whole
 
 
 def mean_scores(found: Sequence[Mapping[str, Scores]]) -> dict[str, Scores]:
