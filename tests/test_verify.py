@@ -1,8 +1,11 @@
 """`onebasin verify` says what a file is and finds every kind of damage."""
 
+import gzip
+import io
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -11,8 +14,11 @@ import pytest
 
 import onebasin as ob
 from onebasin.cli import main as cli
+from onebasin.data.published import PACKED, PLAIN
+from onebasin.data.sources import SOURCES
 from onebasin.posterior import MeanField, save
 
+ARCHIVE = "cifar-10-binary.tar.gz"
 RECORD = Path(__file__).parent.parent / "results" / "reproduction" / "width.json"
 
 
@@ -75,3 +81,50 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert "is not a regular file" in done.stderr
+
+
+def test_files_of_published_data(tmp_path, capsys):
+    """Where they are not those that were published, what no checksum protects is said."""
+    labels = b"\0\0\x08\x01" + (3).to_bytes(4, "big") + bytes([1, 2, 3])
+    plain, packed = tmp_path / "t10k-labels-idx1-ubyte", tmp_path / "t10k-labels-idx1-ubyte.gz"
+    plain.write_bytes(labels)
+    packed.write_bytes(gzip.compress(labels))
+    records = tmp_path / "test_batch.bin"
+    records.write_bytes(bytes(2 * 3073))
+    cli.main(["verify", str(plain), str(packed), str(records)])
+    first, second, third = capsys.readouterr().out.splitlines()
+    other = "data file, whole (3, other numbers than those published in mnist or fashion-mnist"
+    assert first == f"{plain}: {other}; {PLAIN})"
+    assert second == f"{packed}: {other}; {PACKED})"
+    assert third == f"{records}: data file, whole (2 records; {PLAIN}, unlike in {ARCHIVE})"
+    plain.write_bytes(labels[:-1])
+    packed.write_bytes(packed.read_bytes()[:-6] + bytes(6))
+    records.write_bytes(bytes(3072))
+    assert verify(plain, packed, records) == 2
+    assert capsys.readouterr().out.count("DAMAGED") == 3
+
+
+def test_published_files_are_known_by_their_content(real_data, tmp_path, capsys):
+    packed = real_data / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
+    content = bytearray(gzip.decompress(packed.read_bytes()))
+    plain = tmp_path / packed.stem
+    for change, said in ((0, "as published in mnist"), (1, "other numbers than those published")):
+        content[5000] ^= change
+        plain.write_bytes(content)
+        cli.main(["verify", str(plain)])
+        assert said in capsys.readouterr().out
+
+
+def test_an_archive_of_data(tmp_path, capsys):
+    path = tmp_path / ARCHIVE
+    with tarfile.open(path, "w:gz") as tar:
+        for name in SOURCES["cifar10"].files:
+            about = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            about.size = 3073
+            tar.addfile(about, io.BytesIO(bytes(3073)))
+    cli.main(["verify", str(path)])
+    assert f"an archive like that of cifar10, not the published one; {PACKED}" in (
+        capsys.readouterr().out
+    )
+    path.write_bytes(path.read_bytes()[:-6])
+    assert verify(path) == 2

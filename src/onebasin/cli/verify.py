@@ -20,7 +20,7 @@ class Verify(JsonOption):
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Posterior files, sparse files, checkpoints, symmetries, or records."""
+    """Posterior files, sparse files, checkpoints, symmetries, records, or published data."""
 
 
 COMMAND = Verify

@@ -33,6 +33,8 @@ class Source:
     num_classes: int
     published: tuple[int, int]
     label_bytes: int = 1
+    contents: tuple[str, ...] = ()
+    """MD5 of the unpacked files, in the order of `files`, where they are known."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -50,7 +52,11 @@ _IDX_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 def _idx(
-    name: str, folders: tuple[str, ...], md5s: tuple[str, ...], mirrors: tuple[str, ...]
+    name: str,
+    folders: tuple[str, ...],
+    md5s: tuple[str, ...],
+    contents: tuple[str, ...],
+    mirrors: tuple[str, ...],
 ) -> Source:
     files = [f"{file}.gz" for file in _IDX_TRAIN + _IDX_TEST]
     downloads = tuple(
@@ -58,7 +64,10 @@ def _idx(
         for file, md5 in zip(files, md5s, strict=True)
     )
     counts = (60_000, 10_000)
-    return Source(name, "idx", _IDX_TRAIN, _IDX_TEST, (*folders, ""), downloads, 10, counts)
+    places = (*folders, "")
+    return Source(
+        name, "idx", _IDX_TRAIN, _IDX_TEST, places, downloads, 10, counts, contents=contents
+    )
 
 
 # The checksums are the "binary version" of the tables at www.cs.toronto.edu/~kriz/cifar.html. That
@@ -94,6 +103,12 @@ _ALL = (
             "ec29112dd5afa0611ce80d1b7f02629c",
         ),
         (
+            "6bbc9ace898e44ae57da46a324031adb",
+            "a25bea736e30d166cdddb491f175f624",
+            "2646ac647ad5339dbf082846283269ea",
+            "27ae3e4e09519cfbb04c329615203637",
+        ),
+        (
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
         ),
@@ -113,6 +128,12 @@ _ALL = (
             "25c81989df183df01b3e8a0aad5dffbe",
             "bef4ecab320f06d8554ea6380940ec79",
             "bb300cfdad3c16e7a12a480ee83cd310",
+        ),
+        (
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "9018921c3c673c538a1fc5bad174d6f9",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+            "15d484375f8d13e6eb1aabb0c3f46965",
         ),
         (
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",

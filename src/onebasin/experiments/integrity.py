@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from onebasin.data.published import sources_of, verify_published
 from onebasin.experiments.record import read_record
 from onebasin.inference.checkpoint import read_checkpoint
 from onebasin.posterior import read_header
@@ -45,6 +46,9 @@ def verify_file(path: Path) -> Verification:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NoChecksumsWarning)
+            if sources_of(path):
+                kind = "data file"
+                return Verification(str(path), kind, True, verify_published(path))
             if path.suffix == ".json" and _is_symmetry(path):
                 kind = "symmetry"
                 symmetry = Symmetry.load(path)
