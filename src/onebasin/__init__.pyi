@@ -95,6 +95,7 @@ from .pruning import pruning_curve as pruning_curve
 from .symmetry import Permutation as Permutation
 from .symmetry import Symmetry as Symmetry
 from .symmetry import Transform as Transform
+from .symmetry import embed as embed
 from .symmetry import find_symmetry as find_symmetry
 from .symmetry import transpositions as transpositions
 

@@ -172,7 +172,12 @@ def _refuse_difference(posterior: Alignable, to: Alignable) -> None:
                 f"{'the target has no' if leaf in shapes else 'only the target has'} leaf '{leaf}'"
             )
         if shapes.get(leaf) != expected.get(leaf):
-            raise ValueError(f"these are posteriors of different networks: {what}")
+            remedy = (
+                "; put a narrower network into a wider one with embed"
+                if leaf in shapes and leaf in expected
+                else ""
+            )
+            raise ValueError(f"these are posteriors of different networks: {what}{remedy}")
 
 
 def _like(posterior: Alignable) -> PyTree:

@@ -35,6 +35,7 @@ COMMANDS = {
     "fit": Command("onebasin.cli.fit", "fit a posterior: vi, map, ensemble, hmc, nuts"),
     "symmetry": Command("onebasin.cli.symmetry", "find the permutation symmetries of a network"),
     "align": Command("onebasin.cli.align", "move posteriors into one basin"),
+    "embed": Command("onebasin.cli.embed", "put a posterior into a wider network"),
     "merge": Command("onebasin.cli.merge", "average checkpoints in one basin"),
     "barrier": Command("onebasin.cli.barrier", "measure the loss along a path between two"),
     "compare": Command("onebasin.cli.compare", "compare the predictions of two posteriors"),

@@ -2,6 +2,8 @@
 
 from onebasin.symmetry.check import NotASymmetry as NotASymmetry
 from onebasin.symmetry.check import UncheckedWarning as UncheckedWarning
+from onebasin.symmetry.embedding import CannotEmbed as CannotEmbed
+from onebasin.symmetry.embedding import embed as embed
 from onebasin.symmetry.groups import Group as Group
 from onebasin.symmetry.groups import Place as Place
 from onebasin.symmetry.permutation import Permutation as Permutation

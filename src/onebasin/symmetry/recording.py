@@ -64,7 +64,7 @@ class Recorder:
             raise ValueError("recording needs a batch of inputs, not only its shape; pass arrays")
         self.x, self.symmetry, self.has_state = x, symmetry, state is not None
         self.traced = trace_network(apply, params, x, state)
-        self._names = _atoms_of_groups(self.traced, symmetry)
+        self._names = atoms_of_groups(self.traced, symmetry)
 
     def units(self, params: PyTree, state: PyTree | None = None) -> dict[str, jax.Array]:
         """The units after the nonlinearity, [units, observations], of every group not `unseen`."""
@@ -256,7 +256,7 @@ def record(
     return recorder.units(params, state)
 
 
-def _atoms_of_groups(traced: Traced, symmetry: Symmetry) -> dict[Atom, str]:
+def atoms_of_groups(traced: Traced, symmetry: Symmetry) -> dict[Atom, str]:
     """The group of each traced atom, for a symmetry that may have been written by hand."""
     names: dict[Atom, str] = {}
     own = {atom: str(i) for i, atom in enumerate(traced.names())}
