@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tutorials import figures_of, needs_torch
+from tutorials import BLOCK, figures_of, needs_torch
 
 FOLDER = Path(__file__).parent.parent / "docs" / "tutorials"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -27,7 +27,7 @@ def check_tutorial(page: Path, folder: Path) -> None:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     outputs = json.loads(done.stdout)
@@ -49,4 +49,22 @@ def test_tutorial(page: Path, tmp_path: Path) -> None:
 
 
 def test_there_are_tutorials() -> None:
-    assert len(PAGES) >= 3
+    assert len(PAGES) >= 4
+
+
+def test_the_whole_way_is_short() -> None:
+    """From a table to plots: 40 lines of Python, or six commands."""
+    blocks = list(BLOCK.finditer((FOLDER / "your-data.md").read_text()))
+    lines = {
+        language: [
+            line
+            for block in blocks
+            if block["language"] == language
+            for line in block["code"].replace("\\\n", "").splitlines()
+            if line.strip()
+        ]
+        for language in ("python", "sh")
+    }
+    assert len(lines["python"]) <= 40
+    assert len(lines["sh"]) <= 6
+    assert all(line.startswith("onebasin ") for line in lines["sh"])
