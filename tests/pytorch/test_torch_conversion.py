@@ -265,6 +265,29 @@ def test_tensors_are_copied_both_ways(dtype: torch.dtype) -> None:
     assert to_tensor(to_array(torch.tensor(2.0).to(dtype)), dtype).shape == ()
 
 
+def test_images_mean_the_same_with_their_channels_last() -> None:
+    """Sizes that are all equal, so that an axis taken for another is not noticed by its length."""
+
+    def forward(self, x):
+        h = self.norm(self.conv(x))
+        h = h + self.bias[:, None, None]  # of a lower rank: broadcast from the right
+        h = torch.where(h > self.scale[None, :, None, None], h * x, self.more(x))
+        return torch.cat([h, x + 1], 1).flatten(1)[:, ::3] * h.mean((1, 2))[:, :1] + h[:, 0, 1, :1]
+
+    module = OfX(
+        forward,
+        conv=nn.Conv2d(3, 3, 3, padding=1),
+        more=nn.Conv2d(3, 3, (1, 3), padding=(0, 1)),
+        norm=nn.BatchNorm2d(3),
+        bias=nn.Parameter(numbers(3)),
+        scale=nn.Parameter(numbers(3)),
+    )
+    x = numbers(3, 3, 3, 3)
+    network = from_torch(module, x)
+    found = network.apply(network.params, to_jax(x), network.state)
+    np.testing.assert_allclose(found, module(x).detach(), rtol=1e-4, atol=1e-5)
+
+
 def test_training_the_module_on_does_not_change_the_network() -> None:
     module = mlp()
     network = from_torch(module, numbers(4, 3))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from onebasin.derivatives import along
 from onebasin.networks.network import Apply
 from onebasin.posterior import Mixture, Posterior, Samples
 from onebasin.trees import PyTree
@@ -24,7 +25,7 @@ class Linearised:
     def __call__(self, params: tuple[PyTree, PyTree], *inputs: jax.Array) -> jax.Array:
         mean, draw = params
         tangent = jax.tree.map(jnp.subtract, draw, mean)
-        value, change = jax.jvp(lambda p: self.apply(p, *inputs), (mean,), (tangent,))
+        value, change = along(lambda p: self.apply(p, *inputs), mean, tangent)
         return value + change
 
 

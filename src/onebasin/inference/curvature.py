@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.derivatives import along
 from onebasin.inference.noise import fast_normal_like
 from onebasin.posterior import LowRankPrecision, MeanField
 from onebasin.problem import Batch, Problem, weight_of_predictions
@@ -58,8 +59,8 @@ def gauss_newton_times(problem: Problem, params: PyTree, batch: Batch, vector: P
         weighted = log_p if weight is None else weight_of_predictions(weight, log_p) * log_p
         return -problem.likelihood_scale * jnp.sum(weighted)
 
-    out, along = jax.jvp(outputs, (params,), (vector,))
-    _, curved = jax.jvp(jax.grad(loss), (out,), (along,))
+    out, moved = along(outputs, params, vector)
+    _, curved = jax.jvp(jax.grad(loss), (out,), (moved,))
     (product,) = jax.vjp(outputs, params)[1](curved)
     return product
 

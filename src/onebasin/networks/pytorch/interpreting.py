@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.networks.pytorch import layouts
 from onebasin.networks.pytorch.exporting import CannotConvert
 from onebasin.networks.pytorch.registry import counterpart
 from onebasin.pytorch_tensors import dtype_of, import_torch, to_array
@@ -72,7 +73,8 @@ class Program:
     ) -> tuple[jax.Array, ...]:
         """The outputs for params, state and inputs, each by the keys of the sources.
 
-        `instead` has other functions for some steps, by their names.
+        `instead` has other functions for some steps, by their names; they are given images in
+        either layout (`layouts`).
         """
         # The arithmetic is PyTorch's own, which promotes data types and ranks.
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -90,8 +92,9 @@ class Program:
                 return wide
             return jax.dtypes.canonicalize_dtype(dtype)
 
-        def cast(value: Any, dtype: np.dtype) -> jax.Array:
-            return jnp.asarray(value).astype(actual(dtype))
+        def cast(value: Any, dtype: np.dtype) -> jax.Array | layouts.ChannelsLast:
+            held = value if isinstance(value, layouts.ChannelsLast) else jnp.asarray(value)
+            return held.astype(actual(dtype))
 
         known: dict[str, Any] = {
             name: jnp.asarray(array, actual(array.dtype)) for name, array in self.constants.items()
@@ -111,13 +114,16 @@ class Program:
             args = [filled(value) for value in step.args]
             kwargs = {name: filled(value) for name, value in step.kwargs.items()}
             try:
-                result = instead.get(step.name, step.function)(*args, **kwargs)
+                if step.name in instead:
+                    result = instead[step.name](*args, **kwargs)
+                else:
+                    result = layouts.apply(step.function, args, kwargs)
             except (TypeError, ValueError, IndexError) as error:
                 raise ValueError(f"{error} (at {step.text})") from error
             known[step.name] = result if step.dtype is None else cast(result, step.dtype)
             for name in step.last_uses:
                 del known[name]
-        return tuple(known[ref.name] for ref in self.outputs)
+        return tuple(layouts.plain(known[ref.name]) for ref in self.outputs)
 
 
 def read_program(

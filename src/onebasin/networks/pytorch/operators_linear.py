@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from onebasin.networks.convolution import with_product_gradients
+from onebasin.networks.pytorch.layouts import ChannelsLast
 from onebasin.networks.pytorch.operators_reductions import safe_softmax
-from onebasin.networks.pytorch.registry import operator
+from onebasin.networks.pytorch.registry import TO_CHANNELS_LAST, operator
 
 
 @operator("mm", "bmm", "mv", "dot", "matmul")
@@ -46,9 +48,9 @@ def on_channels(values: jax.Array, x: jax.Array) -> jax.Array:
     return values.reshape(1, -1, *[1] * (x.ndim - 2))
 
 
-@operator("convolution")
+@operator("convolution", of=TO_CHANNELS_LAST)
 def convolution(
-    x: jax.Array,
+    image: ChannelsLast,
     weight: jax.Array,
     bias: jax.Array | None,
     stride: Sequence[int],
@@ -57,8 +59,9 @@ def convolution(
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-) -> jax.Array:
-    """A convolution of [n, channels, …] with a kernel [out, in, …], of any number of image axes."""
+) -> ChannelsLast:
+    """A convolution with a kernel [out, in, …], of any number of image axes."""
+    x = image.array
     n = x.ndim - 2
     stride, padding, dilation, output_padding = (
         list(value) * n if len(value) == 1 else list(value)
@@ -70,7 +73,12 @@ def convolution(
     )
     if apart and groups == 1 and not (transposed or any(padding)):
         out = _of_patches(x, weight, stride)
-        return out if bias is None else out + on_channels(bias, out)
+        return ChannelsLast(out if bias is None else out + bias)
+    square = n == 2 and stride[0] == stride[1] and padding[0] == padding[1]
+    if square and groups == 1 and dilation == [1, 1] and not transposed and _on_cpu():
+        kernel = jnp.transpose(weight, (2, 3, 1, 0))
+        out = jnp.asarray(with_product_gradients(x, kernel, stride[0], padding[0]))
+        return ChannelsLast(out if bias is None else out + bias)
     if transposed:
         # The gradient of a convolution: the input spread out by the stride, the kernel reversed,
         # with [in, out] in place of [out, in] inside every group.
@@ -86,27 +94,38 @@ def convolution(
         spread, strides = stride, [1] * n
     else:
         kernel, edges, spread, strides = weight, [(p, p) for p in padding], [1] * n, stride
+    axes = "DHW"[-n:]
     out = lax.conv_general_dilated(
-        x, kernel, strides, edges, spread, dilation, feature_group_count=groups
+        x,
+        kernel,
+        strides,
+        edges,
+        spread,
+        dilation,
+        (f"N{axes}C", f"OI{axes}", f"N{axes}C"),
+        feature_group_count=groups,
     )
-    return out if bias is None else out + on_channels(bias, out)
+    return ChannelsLast(out if bias is None else out + bias)
+
+
+def _on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
 
 
 def _of_patches(x: jax.Array, weight: jax.Array, stride: Sequence[int]) -> jax.Array:
-    """A convolution whose windows do not overlap, as one matrix product.
+    """A convolution of [n, …, channels] whose windows do not overlap, as one matrix product.
 
     On a CPU, XLA takes many times longer for the kernel's gradient of the convolution itself.
     """
     sides = weight.shape[2:]
-    counts = [(size - k) // s + 1 for size, k, s in zip(x.shape[2:], sides, stride, strict=True)]
-    shape = list(x.shape[:2])
-    for axis, (count, side, step) in enumerate(zip(counts, sides, stride, strict=True), 2):
+    counts = [(size - k) // s + 1 for size, k, s in zip(x.shape[1:-1], sides, stride, strict=True)]
+    shape = [len(x)]
+    for axis, (count, side, step) in enumerate(zip(counts, sides, stride, strict=True), 1):
         x = lax.slice_in_dim(x, 0, (count - 1) * step + side, step if side == 1 else 1, axis)
         shape += [count, side]
-    inside = range(3, len(shape), 2)
-    axes = ((1, *inside), (1, *range(2, weight.ndim)))
-    out = lax.dot_general(x.reshape(shape), weight, (axes, ((), ())))
-    return jnp.moveaxis(out, -1, 1)
+    x = x.reshape(*shape, x.shape[-1])
+    axes = ((*range(2, x.ndim - 1, 2), x.ndim - 1), (*range(2, weight.ndim), 1))
+    return lax.dot_general(x, weight, (axes, ((), ())))
 
 
 @operator("scaled_dot_product_attention", keep=True)

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from onebasin.networks.pytorch.layouts import ChannelsLast
 from onebasin.networks.pytorch.operators_linear import on_channels
-from onebasin.networks.pytorch.registry import operator
+from onebasin.networks.pytorch.registry import ANY_LAYOUT, operator
 
 Optional = jax.Array | None
 
@@ -27,20 +28,26 @@ def _by_channel(x: jax.Array, weight: Optional, bias: Optional) -> jax.Array:
     return x if bias is None else x + on_channels(bias, x)
 
 
-@operator("_native_batch_norm_legit_no_training")
+@operator("_native_batch_norm_legit_no_training", of=ANY_LAYOUT)
 def batch_norm(
-    x: jax.Array,
+    x: jax.Array | ChannelsLast,
     weight: Optional,
     bias: Optional,
     running_mean: jax.Array,
     running_var: jax.Array,
     momentum: float,
     eps: float,
-) -> tuple[jax.Array, None, None]:
+) -> tuple[jax.Array | ChannelsLast, None, None]:
+    """By running statistics: like PyTorch, one factor and one summand for every channel."""
     del momentum
-    centred = x - on_channels(running_mean, x)
-    out = centred * on_channels(lax.rsqrt(running_var + eps), x)
-    return _by_channel(out, weight, bias), None, None
+    wide = jnp.promote_types(running_var.dtype, jnp.float32)
+    factor = lax.rsqrt(running_var.astype(wide) + eps)
+    factor = factor if weight is None else factor * weight
+    summand = -running_mean * factor
+    summand = summand if bias is None else summand + bias
+    if isinstance(x, ChannelsLast):
+        return ChannelsLast(x.array * factor + summand), None, None
+    return x * on_channels(factor, x) + on_channels(summand, x), None, None
 
 
 @operator("_native_batch_norm_legit.no_stats")

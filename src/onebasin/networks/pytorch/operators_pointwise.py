@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from onebasin.networks.pytorch.registry import operator, register_all
+from onebasin.networks.pytorch.registry import POINTWISE, operator, register_all
 
 register_all(
     {
@@ -68,26 +68,27 @@ register_all(
         "tanh": jnp.tanh,
         "trunc": jnp.trunc,
         "where.self": jnp.where,
-    }
+    },
+    of=POINTWISE,
 )
 
 
-@operator("add")
+@operator("add", of=POINTWISE)
 def add(x: Any, y: Any, *, alpha: float = 1) -> jax.Array:
     return x + (y if alpha == 1 else alpha * y)
 
 
-@operator("sub")
+@operator("sub", of=POINTWISE)
 def subtract(x: Any, y: Any, *, alpha: float = 1) -> jax.Array:
     return x - (y if alpha == 1 else alpha * y)
 
 
-@operator("rsub")
+@operator("rsub", of=POINTWISE)
 def subtract_from(x: Any, y: Any, alpha: float = 1) -> jax.Array:
     return y - (x if alpha == 1 else alpha * x)
 
 
-@operator("div")
+@operator("div", of=POINTWISE)
 def divide(x: Any, y: Any, *, rounding_mode: str | None = None) -> jax.Array:
     if rounding_mode == "floor":
         return jnp.floor_divide(x, y)
@@ -95,7 +96,7 @@ def divide(x: Any, y: Any, *, rounding_mode: str | None = None) -> jax.Array:
     return quotient if rounding_mode is None else jnp.trunc(quotient)
 
 
-@operator("pow")
+@operator("pow", of=POINTWISE)
 def power(x: Any, exponent: Any) -> jax.Array:
     whole = isinstance(exponent, int | float) and float(exponent).is_integer()
     if whole and jnp.issubdtype(x.dtype, jnp.inexact):
@@ -103,22 +104,22 @@ def power(x: Any, exponent: Any) -> jax.Array:
     return jnp.power(x, exponent)
 
 
-@operator("clamp", "hardtanh")
+@operator("clamp", "hardtanh", of=POINTWISE)
 def clamp(x: jax.Array, least: Any = None, most: Any = None) -> jax.Array:
     return jnp.clip(x, least, most)
 
 
-@operator("gelu")
+@operator("gelu", of=POINTWISE)
 def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
     return jax.nn.gelu(x, approximate=approximate == "tanh")
 
 
-@operator("leaky_relu")
+@operator("leaky_relu", of=POINTWISE)
 def leaky_relu(x: jax.Array, slope: float = 0.01) -> jax.Array:
     return jnp.where(x > 0, x, slope * x)
 
 
-@operator("elu")
+@operator("elu", of=POINTWISE)
 def elu(
     x: jax.Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
 ) -> jax.Array:
@@ -126,27 +127,27 @@ def elu(
     return jnp.where(x > 0, scale * x, scale * alpha * jnp.expm1(input_scale * negative))
 
 
-@operator("softplus")
+@operator("softplus", of=POINTWISE)
 def softplus(x: jax.Array, beta: float = 1.0, threshold: float = 20.0) -> jax.Array:
     return jnp.where(beta * x > threshold, x, jax.nn.softplus(beta * x) / beta)
 
 
-@operator("_prelu_kernel")
+@operator("_prelu_kernel", of=POINTWISE)
 def prelu(x: jax.Array, slopes: jax.Array) -> jax.Array:
     return jnp.where(x > 0, x, slopes * x)
 
 
-@operator("_to_copy")
+@operator("_to_copy", of=POINTWISE)
 def cast(x: jax.Array, *, dtype: Any = None) -> jax.Array:
     return x if dtype is None else x.astype(dtype)
 
 
-@operator("clone", "alias", "detach", "lift_fresh_copy")
+@operator("clone", "alias", "detach", "lift_fresh_copy", of=POINTWISE)
 def same(x: jax.Array) -> jax.Array:
     return x
 
 
-@operator("dropout", keep=True)
+@operator("dropout", keep=True, of=POINTWISE)
 def dropout(x: jax.Array, rate: float, train: bool) -> jax.Array:
     if train and rate:
         raise ValueError(

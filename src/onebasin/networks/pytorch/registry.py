@@ -14,12 +14,21 @@ OPERATORS: dict[str, Callable[..., Any]] = {}
 KEPT: set[str] = set()
 """Composite operators that are translated whole, although PyTorch could take them apart."""
 
+POINTWISE: set[Callable[..., Any]] = set()
+"""Counterparts that act on each position alone, so that the order of axes does not matter."""
+TO_CHANNELS_LAST: set[Callable[..., Any]] = set()
+"""Counterparts whose first argument is an image with its channels last (`layouts`)."""
+ANY_LAYOUT: set[Callable[..., Any]] = set()
+"""Counterparts whose first argument is an image in either layout."""
 
-def operator(*names: str, keep: bool = False) -> Callable[[F], F]:
-    """Register the counterpart of some operators."""
+
+def operator(
+    *names: str, keep: bool = False, of: set[Callable[..., Any]] | None = None
+) -> Callable[[F], F]:
+    """Register the counterpart of some operators, as one `of` these sets."""
 
     def register(function: F) -> F:
-        register_all(dict.fromkeys(names, function))
+        register_all(dict.fromkeys(names, function), of=of)
         if keep:
             KEPT.update(names)
         return function
@@ -27,11 +36,15 @@ def operator(*names: str, keep: bool = False) -> Callable[[F], F]:
     return register
 
 
-def register_all(functions: dict[str, Callable[..., Any]]) -> None:
+def register_all(
+    functions: dict[str, Callable[..., Any]], *, of: set[Callable[..., Any]] | None = None
+) -> None:
     """Register counterparts by name; a name is registered once."""
     for name, function in functions.items():
         assert name not in OPERATORS, name
         OPERATORS[name] = function
+        if of is not None:
+            of.add(function)
 
 
 def counterpart(overload: str) -> Callable[..., Any] | None:

@@ -5,7 +5,6 @@ statistics. Other functions in place of these layers give the module in training
 dropout, and what every layer receives.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias
 import jax
 
 from onebasin.networks.pytorch.interpreting import Program, Ref, Step
+from onebasin.networks.pytorch.layouts import channels_of
 from onebasin.networks.pytorch.operators_norms import batch_norm
 from onebasin.networks.running import RunningStatistics, batch_moments
 from onebasin.trees import PyTree
@@ -47,8 +47,9 @@ def running_statistics(
 
         def train(layer: Layer) -> Callable[..., Any]:
             def run(x: Any, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any) -> Any:
-                now = batch_moments(x, 1)
-                count = math.prod(x.shape) // x.shape[1]
+                array, axis = channels_of(x)
+                now = batch_moments(array, axis)
+                count = array.size // array.shape[axis]
                 seen = now[0], now[1] * (count / max(count - 1, 1))  # kept without bias
                 for leaf, old, new in zip((layer.mean, layer.var), (mean, var), seen, strict=True):
                     moved = (1 - layer.momentum) * old + layer.momentum * new
@@ -68,7 +69,7 @@ def running_statistics(
 
         def measure(layer: Layer) -> Callable[..., Any]:
             def run(x: Any, *rest: Any) -> Any:
-                seen[layer.mean], seen[layer.var] = batch_moments(x, 1)
+                seen[layer.mean], seen[layer.var] = batch_moments(*channels_of(x))
                 return batch_norm(x, *rest)
 
             return run

@@ -1,0 +1,60 @@
+"""Derivatives along a direction, against forward mode and finite differences."""
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+
+import onebasin as ob
+from onebasin.derivatives import along
+from onebasin.networks.convolution import Conv, conv2d, with_product_gradients
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolutions_have_both_modes(x64: None, stride: int) -> None:
+    """Along a direction and back, as XLA's convolution has them."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    x, dx = (jax.random.normal(key, (2, 6, 5, 3)) for key in keys[:2])
+    kernel, dk = (jax.random.normal(key, (3, 3, 3, 4)) for key in keys[2:])
+
+    def plain(pair):
+        axes = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            *pair, (stride, stride), [(1, 1)] * 2, dimension_numbers=axes
+        )
+
+    at, direction = (x, kernel), (dx, dk)
+    value, expected = jax.jvp(plain, (at,), (direction,))
+    out = jax.random.normal(keys[0], value.shape)
+    back = jax.vjp(plain, at)[1](out)[0]
+    ours = (
+        lambda pair: with_product_gradients(*pair, stride, 1),
+        lambda pair: conv2d(*pair, stride=stride, padding=1),
+    )
+    for function in ours:
+        found = along(function, at, direction)
+        np.testing.assert_allclose(found[0], value, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(found[1], expected, rtol=0, atol=1e-12)
+        for mine, theirs in zip(jax.vjp(function, at)[1](out)[0], back, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12)
+
+
+def test_a_convolutional_network_has_a_laplace_approximation() -> None:
+    """Its Gauss-Newton products and its linearised predictions use forward mode."""
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            h = nn.relu(Conv(2)(x))
+            return nn.Dense(10)(h.mean((1, 2)))
+
+    data = ob.load_dataset("digits")
+    small = ob.Split(data.train.x[:60], data.train.y[:60])
+    problem = ob.Problem.from_network(Net(), small)
+    method = ob.Laplace(structure="low-rank", rank=2, mode_epochs=1)
+    q = ob.fit(problem, method, key=jax.random.key(0), progress="silent").posterior
+    found = ob.predictive(
+        q, problem.apply, data.test.x[:5], key=jax.random.key(1), num_samples=2, linearised=True,
+        progress="silent",
+    )  # fmt: skip
+    assert np.isfinite(found.log_probs).all()
