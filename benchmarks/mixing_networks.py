@@ -42,7 +42,7 @@ def drawn(shapes: Any, seed: int = 0) -> Any:
 
 
 def vectors(size: int, count: int) -> np.ndarray:
-    return np.random.default_rng(1).normal(size=(count, size))
+    return 3 * np.random.default_rng(1).normal(size=(count, size))
 
 
 def tokens(count: int, length: int = 5, kinds: int = 7) -> np.ndarray:
@@ -169,7 +169,7 @@ def experts(count: int = 3, width: int = 4, hidden: int = 5) -> Case:
         "router": (width, count),
         "up": (count, width, hidden),
         "down": (count, hidden, width),
-        "head": (width, 3),
+        "head": (width, width + 1),
     }
 
     def apply(p: Any, x: Any) -> Any:
@@ -275,7 +275,7 @@ def resnet() -> Case:
 CASES: dict[str, Callable[[], Case]] = {
     "MLP, ReLU": lambda: mlp(jax.nn.relu, (3, 5, 4, 2)),
     "MLP, tanh": lambda: mlp(jnp.tanh, (3, 5, 4, 2)),
-    "MLP, linear": lambda: mlp(lambda z: z, (3, 5, 4, 6)),
+    "MLP, linear": lambda: mlp(lambda z: z, (6, 5, 4, 6)),
     "MLP, single units": lambda: mlp(jax.nn.relu, (2, 1, 2, 1)),
     "CNN, GroupNorm": group_normalised,
     "CNN, grouped": grouped,

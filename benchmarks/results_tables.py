@@ -260,6 +260,54 @@ def verdicts(records: Records) -> str:
     return markdown(["experiment", "claim", "published", "ours", "verdict"], rows)
 
 
+def symmetry_completeness(records: Records) -> str:
+    """The dimension of the continuous symmetry found, beside the nullity of the Jacobian."""
+    rows = []
+    for name, row in records["symmetry_completeness"].items():
+        if name == "machine":
+            continue
+        kinds = ", ".join(f"{count} {kind}" for kind, count in row["kinds"].items())
+        missing = "; ".join(f"{name}: {count}" for name, count in row["missing"].items())
+        left = row["unexplained"]
+        rows.append(
+            [
+                name,
+                row["parameters"],
+                kinds or "permutations only",
+                row["nullity"],
+                row["found"],
+                "; ".join(filter(None, [missing, f"without a name: {left}" if left else ""]))
+                or "–",
+            ]
+        )
+    heads = ["network", "parameters", "kinds of its groups", "nullity", "found", "missing"]
+    return markdown(heads, rows)
+
+
+def kinds_planted(records: Records) -> str:
+    """Planted elements recovered, without noise and with noise of 0.1 of each array's spread."""
+    rows = []
+    for name, row in records["kinds_planted"].items():
+        if name == "machine":
+            continue
+        exact, noise = row["exact"], row["noise"]
+        rows.append(
+            [
+                name,
+                f"{exact['recovered']} of {exact['of']}",
+                f"{noise['recovered']} of {noise['of']}",
+                f"{100 * noise['units right']:.2f} %",
+            ]
+        )
+    heads = [
+        "network: what is planted",
+        "recovered",
+        "recovered, noise 0.1",
+        "units right, noise 0.1",
+    ]
+    return markdown(heads, rows)
+
+
 TABLES: dict[str, Callable[[Records], str]] = {
     "readme": readme,
     "barriers-mnist": barriers_mnist,

@@ -65,6 +65,22 @@ def test_one_to_another(files, tmp_path, capsys):
     assert "transpositions" in capsys.readouterr().out
 
 
+def test_all_kinds(files, tmp_path, capsys):
+    """Scales of a ReLU network: nearer than permutations bring it, and the same function."""
+    out, plain = tmp_path / "moved.safetensors", tmp_path / "permuted.safetensors"
+    run(Align((files[1],), out, to=files[0], kinds="all", json=True))
+    (line,) = json.loads(capsys.readouterr().out)["files"]
+    assert line["exact"]
+    run(Align((files[1],), plain, to=files[0], json=True))
+    (permuted,) = json.loads(capsys.readouterr().out)["files"]
+    assert line["distance_after"] < permuted["distance_after"]
+    network, x = network_of(out), np.ones((2, 5), np.float32)
+    before, after = (network.apply(load(path).moments()[0], x) for path in (files[1], out))
+    np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="--kinds all is for one target"):
+        run(Align(tuple(files), tmp_path / "joint", kinds="all"))
+
+
 def test_many_files(files, tmp_path, capsys):
     run(Align(tuple(files[1:]), tmp_path / "moved", to=files[0], objective="l2"))
     assert sorted(p.name for p in (tmp_path / "moved").iterdir()) == [f.name for f in files[1:]]

@@ -96,7 +96,7 @@ def test_posteriors_are_aligned_by_means_and_spreads(x64):
 
 
 def test_starts_and_what_is_refused(x64):
-    case, symmetry, params = folded("GPT, RMSNorm")
+    _, symmetry, params = folded("GPT, RMSNorm")
     planted = symmetry.random_transform(key=jax.random.key(2))
     copy = symmetry.act(planted, params)
     back = symmetry.inverse(planted)
@@ -110,12 +110,29 @@ def test_starts_and_what_is_refused(x64):
     assert [start.name for start in ends.starts] == ["identity", "random", "forward"]
     with pytest.raises(ValueError, match="use 'w2' or 'l2'"):
         align(copy, to=params, symmetry=symmetry, objective="log-density")
-    with pytest.raises(ValueError, match="fold it first"):
-        align(case.params, to=params, symmetry=symmetry)
     with pytest.raises(ValueError, match=r"align with symmetry\.permutations"):
         align(copy, to=params, symmetry=symmetry, search=FrankWolfe())
     with pytest.raises(ValueError, match="kinds='all'"):
         align(copy, to=params, symmetry=symmetry.permutations, starts=back)
+
+
+def test_gains_come_back_as_those_of_the_target(x64):
+    """Neither side is folded: the moved params have the target's gains, and their own function."""
+    case, symmetry, folded_params = folded("GPT, LayerNorm")
+    planted = symmetry.random_transform(key=jax.random.key(5))
+    mover = symmetry.act(planted, folded_params)
+    for gains in ("norm1", "norm2"):
+        own = mover["blocks"][0][gains]
+        gain = np.linspace(0.5, 1.5, 6)
+        own["gain"], own["shift"] = gain, own["shift"] * gain
+        for name in ("query", "key", "value") if gains == "norm1" else ("up",):
+            layer = mover["blocks"][0][name]
+            layer["kernel"] = layer["kernel"] / gain[:, None]
+    x = case.inputs(4)
+    np.testing.assert_allclose(case.apply(mover, x), case.apply(case.params, x), rtol=1e-9)
+    result = align(mover, to=case.params, symmetry=symmetry, objective="l2")
+    assert result.distance_after < 1e-6
+    np.testing.assert_allclose(flat(result.posterior), flat(case.params), atol=1e-3)
 
 
 def test_procrustes_against_brute_force():

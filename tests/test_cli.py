@@ -130,6 +130,16 @@ def test_symmetry_of_a_built_in_network(capsys):
     assert [(g["size"], len(g["places"])) for g in groups] == [(5, 3), (5, 3)]
 
 
+def test_all_kinds_of_symmetry(capsys, tmp_path):
+    path = tmp_path / "symmetry.json"
+    options = ["--width", "5", "--depth", "1", "--input-shape", "3", "--kinds", "all"]
+    cli.main(["symmetry", "mlp", *options, "--out", str(path)])
+    shown = capsys.readouterr().out
+    assert "scaled" in shown
+    cli.main(["symmetry", str(path)])
+    assert capsys.readouterr().out == shown
+
+
 def test_symmetry_of_a_saved_posterior(tmp_path, capsys):
     network = MLP(widths=(4,), num_classes=3)
     shapes = {

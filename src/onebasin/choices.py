@@ -22,6 +22,7 @@ ObjectiveName: TypeAlias = Literal[
 ]
 LearnedObjective: TypeAlias = Literal["path-loss"]
 StartName: TypeAlias = Literal["auto", "forward", "identity", "random", "shaken"]
+KindsName: TypeAlias = Literal["permutation", "all"]
 OrderName: TypeAlias = Literal["forward", "backward", "alternate", "random"]
 
 RebaseName: TypeAlias = Literal[

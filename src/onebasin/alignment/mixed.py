@@ -11,7 +11,6 @@ from onebasin.alignment.descent import Trace
 from onebasin.alignment.mixed_descent import MixedDescent
 from onebasin.alignment.moments import Alignable, moments
 from onebasin.symmetry import Permutation, Symmetry, Transform
-from onebasin.symmetry.canonical import check_folded
 
 MEASURES = ("w2", "l2")  # square distances, which any linear map can be judged by
 
@@ -29,16 +28,13 @@ class MixedEnd:
     seconds: float
 
 
-def check_mixed(symmetry: Symmetry, objective: str, target: Alignable, mover: Alignable) -> None:
-    """Refuse what cannot be aligned over signs, scales and matrices."""
+def check_mixed(objective: str) -> None:
+    """Refuse objectives that are for permutations only."""
     if objective not in MEASURES:
         raise ValueError(
             f"objective '{objective}' is for permutations, and this symmetry has signs, scales or "
             "matrices; use 'w2' or 'l2', or align with symmetry.permutations"
         )
-    names = {name for name, own in symmetry.mixings.items() if own.folded}
-    for side in (target, mover):
-        check_folded(symmetry, side, names)
 
 
 def align_mixed(

@@ -32,6 +32,7 @@ from onebasin.choices import OrderName, StartName, check_choice
 from onebasin.pickling import PickledByFields
 from onebasin.posterior import Posterior, Samples
 from onebasin.symmetry import Permutation, Symmetry, Transform, Transpositions, transpositions
+from onebasin.symmetry.canonical import unfolded
 from onebasin.threads import one_thread_if_small
 
 if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
@@ -94,7 +95,10 @@ class Alignment(PickledByFields, Generic[AlignableT]):
     known_distance: Callable[[Permutation], float] | None = None
     """The distance by the permutation, where the search knows it already."""
     mixed: Transform | None = None
-    """What moves the mover, if the symmetry has signs, scales or matrices."""
+    """What moves the mover, if the symmetry has signs, scales or matrices. The mover and the target
+    have folded gains then (`Symmetry.canonical`)."""
+    restore: Callable[[AlignableT], AlignableT] | None = None
+    """What gives a moved posterior the gains of the target again."""
 
     def __repr__(self) -> str:
         swaps = f"transpositions {int(self.transpositions)}"
@@ -114,8 +118,12 @@ class Alignment(PickledByFields, Generic[AlignableT]):
         """The moved mover: of the same kind, with the same function.
 
         If a matrix moved a factorised posterior, its means have the same function and its σ are the
-        marginal ones (see `exact`).
+        marginal ones (see `exact`). Gains that were folded for a rotation are those of the target.
         """
+        return self._moved if self.restore is None else self.restore(self._moved)
+
+    @cached_property
+    def _moved(self) -> AlignableT:
         return self.symmetry.act(self.mixed or self.permutation, self.mover)
 
     @cached_property
@@ -140,7 +148,7 @@ class Alignment(PickledByFields, Generic[AlignableT]):
         """The distance of the moved mover from the target."""
         if self.known_distance is not None:
             return self.known_distance(self.permutation)
-        return self.measure(self.posterior, self.target, self.symmetry)
+        return self.measure(self._moved, self.target, self.symmetry)
 
     def plot(self, *, ax: "AxesLike | None" = None) -> "Figure":
         """The score after every move of the search, and the share of units moved in every group.
@@ -192,7 +200,9 @@ def align(
     Args:
       posterior: the mover: a posterior, or a params tree.
       to: the target: a posterior, or a params tree.
-      symmetry: the permutation symmetry of the network.
+      symmetry: the symmetry of the network. With signs, scales and matrices (found with
+        `kinds="all"`) the objective is "w2" or "l2", and the square distance is minimised over
+        them as well: signed assignments, scales in closed form, Procrustes, invertible pairs.
       objective: a name ("w2", "l2", "kl", "reverse-kl", "kl-reduced", "log-density"), an
         `Objective`, `Activations(network, x)`, or `PathLoss(problem)`, which learns the
         permutation on the loss of the path; it needs `key`.
@@ -295,7 +305,7 @@ def _mixed(
     began: float,
 ) -> Alignment[AlignableT]:
     """Alignment over signs, scales and matrices, besides permutations."""
-    check_mixed(symmetry, objective.name, to, posterior)
+    check_mixed(objective.name)
     if search is not None:
         raise ValueError("search is for permutations alone; align with symmetry.permutations")
     given = [start for start in starts if isinstance(start, str | Permutation | Transform)]
@@ -305,11 +315,13 @@ def _mixed(
             "'forward', 'identity', 'random', a permutation or a transform"
         )
 
+    mover, target = symmetry.canonical(posterior), symmetry.canonical(to)
+
     def permuted() -> Permutation:
         plain = symmetry.permutations
-        return align(posterior, to=to, symmetry=plain, objective=objective, key=key).permutation
+        return align(mover, to=target, symmetry=plain, objective=objective, key=key).permutation
 
-    ends = align_mixed(posterior, to, symmetry, objective.name, given, permuted, max_sweeps, key)
+    ends = align_mixed(mover, target, symmetry, objective.name, given, permuted, max_sweeps, key)
     best = max(ends, key=lambda end: end.score)
     return Alignment(
         permutation=best.transform.permutation,
@@ -322,11 +334,12 @@ def _mixed(
         starts=tuple(StartReport(e.name, e.score, e.sweeps, e.converged, e.seconds) for e in ends),
         seconds=time.perf_counter() - began,
         trace_seconds=tuple(best.trace.seconds),
-        mover=posterior,
-        target=to,
+        mover=mover,
+        target=target,
         symmetry=symmetry,
         measure=objective.measure,
         mixed=best.transform,
+        restore=partial(unfolded, symmetry, like=to),
     )
 
 

@@ -9,6 +9,7 @@ import tyro
 
 from onebasin.choices import (
     DataObjective,
+    KindsName,
     LearnedObjective,
     ObjectiveName,
     StartName,
@@ -66,6 +67,9 @@ class Align(shared.SeededOptions, shared.NetworkOptions, shared.OverwriteOption)
     """Search further with the Frank–Wolfe algorithm (slow for wide networks)."""
     max_sweeps: int = 100
     """Maximum number of sweeps over the groups."""
+    kinds: KindsName = "permutation"
+    """Align by permutations only, or by all: signs, scales, rotations and invertible maps too
+    (--to, with --objective w2 or l2)."""
     format: plain_checkpoints.Format | None = None
     """Format of state_dicts written; by default that of --out or of each file."""
 
@@ -81,6 +85,8 @@ def run(config: Align) -> None:
     config = replace(config, files=plain_checkpoints.expanded(config.files))
     outs = _outputs(config)
     if align_checkpoints.are_checkpoints((*config.files, *([config.to] if config.to else []))):
+        if config.kinds != "permutation":
+            raise ValueError("plain state_dicts are moved by permutations only; drop --kinds")
         symmetry, _ = plain_checkpoints.symmetry_of(config, config.files[0])
         align_checkpoints.run(config, outs, symmetry)
         return
@@ -121,6 +127,8 @@ def _check_options(config: Align) -> None:
         raise ValueError(f"--examples is {config.examples}; compare units on at least two")
     if config.steps < 0:
         raise ValueError(f"--steps is {config.steps}; give a number of steps, 0 or more")
+    if config.kinds == "all" and (config.to is None or config.objective not in ("w2", "l2")):
+        raise ValueError("--kinds all is for one target (--to) and --objective w2 or l2")
     if config.to is None and (config.search or config.starts != ("auto",)):
         raise ValueError("--starts and --search are for one target; name it with --to")
     if config.objective not in ON_DATA:
@@ -241,6 +249,8 @@ def _to_one(
         }
         permutation = {name: found.permutation[name].tolist() for name in found.permutation}
         record = {"aligned_to": str(config.to), "permutation": permutation}
+        if config.kinds == "all":
+            report["exact"] = found.exact
         yield path, found.posterior, report, record
 
 

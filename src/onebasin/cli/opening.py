@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from onebasin.choices import DataObjective, NetworkName, ObjectiveName
+from onebasin.choices import DataObjective, KindsName, NetworkName, ObjectiveName
 from onebasin.cli import shared
 
 if TYPE_CHECKING:
@@ -75,8 +75,13 @@ class Opened:
 
         if self.config.symmetry is None:
             network = self.network
-            return find_symmetry(network, network.shapes, network.x, state=network.state)
+            kinds: KindsName = getattr(self.config, "kinds", "permutation")
+            return find_symmetry(
+                network, network.shapes, network.x, state=network.state, kinds=kinds
+            )
         symmetry = Symmetry.load(self.config.symmetry)
+        if getattr(self.config, "kinds", "permutation") == "permutation":
+            symmetry = symmetry.permutations
         try:
             symmetry.check_shapes(self._params())
         except ValueError as error:

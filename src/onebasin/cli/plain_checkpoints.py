@@ -66,13 +66,13 @@ def symmetry_of(
                 f"{first} is a plain state_dict, which does not name its network; give --network, "
                 "or --symmetry with a file that Symmetry.save has written"
             )
-        return Symmetry.load(config.symmetry), None
+        return Symmetry.load(config.symmetry).permutations, None
     network, x = own_network(config.network, config.input_shape or shape)
     if config.symmetry is None:
         return find_symmetry(network, x=x), network
     import jax
 
-    symmetry = Symmetry.load(config.symmetry)
+    symmetry = Symmetry.load(config.symmetry).permutations
     symmetry.check_shapes(network.params)
     symmetry.check(network, network.params, x, state=network.state, key=jax.random.key(0))
     return symmetry, network

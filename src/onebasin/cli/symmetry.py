@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import tyro
 
-from onebasin.choices import NetworkName
+from onebasin.choices import KindsName, NetworkName
 from onebasin.cli import shared
 from onebasin.cli.opening import open_posteriors
 from onebasin.cli.plain_checkpoints import own_network
@@ -21,6 +21,8 @@ IMAGE = (28, 28, 1)
 @dataclass(frozen=True)
 class SymmetryOptions(shared.OverwriteOption, shared.JsonOption):
     """Show the groups of hidden units that can be permuted, found by tracing the network.
+
+    With --kinds all also signs, scales, rotations and invertible maps, each confirmed on numbers.
 
     Example: onebasin symmetry resnet20 --width 16 --input-shape 32 32 3
 
@@ -38,6 +40,8 @@ class SymmetryOptions(shared.OverwriteOption, shared.JsonOption):
     """Number of hidden layers of the MLP, or of blocks of a transformer."""
     input_shape: tuple[int, ...] = ()
     """Shape of one input; by default 28 28 1 for a built-in network, and 64 for gpt."""
+    kinds: KindsName = "permutation"
+    """Look for permutations only, or for all: signs, scales, rotations and invertible maps too."""
     out: Path | None = None
     """Write the symmetry to this .json file, for --symmetry of other commands."""
 
@@ -49,6 +53,8 @@ COMMAND = SymmetryOptions
 class OfFile(shared.NetworkOptions, shared.DataOptions):
     """How a posterior file is opened here."""
 
+    kinds: KindsName = "permutation"
+
 
 def run(config: SymmetryOptions) -> None:
     shared.check_size(config.network, config.width, config.depth)
@@ -56,7 +62,12 @@ def run(config: SymmetryOptions) -> None:
     shared.check_folder(config.out)
     symmetry = _symmetry(config)
     groups = [
-        {"name": group.name, "size": group.size, "places": [str(place) for place in group.places]}
+        {
+            "name": group.name,
+            "size": group.size,
+            "kind": group.kind,
+            "places": [str(place) for place in group.places],
+        }
         for group in symmetry.groups
     ]
     result = {"groups": groups, "unused": list(symmetry.unused)}
@@ -79,7 +90,7 @@ def _symmetry(config: SymmetryOptions) -> "Symmetry":
         )
     shape = tuple(config.input_shape)
     if config.network not in known and not is_own:
-        opened = open_posteriors(OfFile(input_shape=shape), path)
+        opened = open_posteriors(OfFile(input_shape=shape, kinds=config.kinds), path)
         if not opened.knows_network:
             raise ValueError(
                 f"{path} does not name its network; name the network in its place, as "
@@ -88,9 +99,11 @@ def _symmetry(config: SymmetryOptions) -> "Symmetry":
         return opened.symmetry
     if is_own:
         own, x = own_network(config.network, shape)
-        return find_symmetry(own, x=x)
+        return find_symmetry(own, x=x, kinds=config.kinds)
     network = _built_in(config, shape)
-    return find_symmetry(network, network.shapes, network.x, state=network.state)
+    return find_symmetry(
+        network, network.shapes, network.x, state=network.state, kinds=config.kinds
+    )
 
 
 def _built_in(config: SymmetryOptions, shape: tuple[int, ...]) -> "DescribedNetwork":

@@ -50,6 +50,20 @@ def canonical(symmetry: "Symmetry", target: T) -> T:
     return folded
 
 
+def unfolded(symmetry: "Symmetry", target: T, like: Any) -> T:
+    """A folded target with the gains of `like`: the same function, in the gauge of that one.
+
+    `like` is a params tree or has a mean. Draws and mixtures have many gains: there they stay one.
+    """
+    tree = getattr(like, "mean", like)
+    if isinstance(like, Samples | Mixture) or not any(m.folded for m in symmetry.mixings.values()):
+        return target
+    actions = {leaf: own.transposed_inverse() for leaf, own in _actions(symmetry, tree).items()}
+    if not isinstance(target, Samples | Mixture | Posterior):
+        return multiplied_tree(target, 0, actions)
+    return multiplied_posterior(target, actions)
+
+
 def check_folded(symmetry: "Symmetry", target: Any, names: set[str]) -> None:
     """Refuse params or a posterior of which these groups have gains that are not folded."""
     if isinstance(target, Mixture):

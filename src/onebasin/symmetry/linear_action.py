@@ -48,7 +48,7 @@ class LeafAction:
         )
 
     def transposed_inverse(self) -> "LeafAction":
-        """What a covector is multiplied by; there must be no matrices."""
+        """What a covector is multiplied by, or what undoes factors; there must be no matrices."""
         return LeafAction({axis: 1 / own for axis, own in self.factors.items()})
 
 
