@@ -135,7 +135,7 @@ def test_learned_on_the_path(planted, tmp_path, capsys):
     run(one(data="digits", examples=70, steps=2, json=True))
     (report,) = json.loads(capsys.readouterr().out)["files"]
     losses = {start["name"]: -start["score"] for start in report["starts"]}
-    assert set(losses) == {"identity", "w2", "correlations"}
+    assert set(losses) == {"identity", "w2", "correlations", "correlations after"}
     assert report["distance_before"] == pytest.approx(losses["identity"], rel=1e-5)
     # The labels are not the network's, but a path without a barrier is left as it is.
     assert report["distance_after"] == pytest.approx(min(losses.values()), rel=1e-5)

@@ -62,6 +62,8 @@ def curve(barrier: float, stderr: float = 0.0, accuracy: float = 0.99) -> dict[s
         "t": [0.0, 0.5, 1.0],
         "nll": [0.1, 0.1 + barrier, 0.1],
         "nll_stderr": [0.0] * 3,
+        "excess": [0.0, barrier, 0.0],
+        "excess_stderr": [0.0, stderr, 0.0],
         "accuracy": [accuracy] * 3,
         "accuracy_stderr": [0.0] * 3,
         "barrier": barrier,
