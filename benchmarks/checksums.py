@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,21 +61,36 @@ def seconds_of(work: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - computing
 
 
-def measured(path: Path, plain: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
+def rounds_of(path: Path, plain: Path, rounds: int) -> Iterator[dict[str, tuple[float, float]]]:
     """Seconds of every kind of reading, in each round."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for number in range(rounds + 1):  # the first one warms up
+    for number in range(rounds + 1):
+        found = {}
         for name, file in (("without", plain), ("with", path)):
             for place in ("disk", "cache"):
                 if place == "disk":
                     forget(file)
                 taken = seconds_of(lambda file=file: ob.load(file).draws)
-                found.setdefault(f"{place}, {name}", []).append(taken)
-        found.setdefault("mapped", []).append(seconds_of(lambda: ob.load(path, mapped=True)))
-        found.setdefault("verified", []).append(seconds_of(lambda: verify_tensors(path).shapes))
-        last = {name: [round(s, 3) for s in all_[-1]] for name, all_ in found.items()}
-        print(number, last, flush=True)
-    return {name: all_[1:] for name, all_ in found.items()}
+                found[f"{place}, {name}"] = taken
+        found["mapped"] = seconds_of(lambda: ob.load(path, mapped=True))
+        found["verified"] = seconds_of(lambda: verify_tensors(path).shapes)
+        print(number, {name: [round(s, 3) for s in pair] for name, pair in found.items()})
+        if number:  # the first one warms up
+            yield found
+
+
+def record_of(size: int, rounds: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
+    """Medians over rounds, of the time that passed and of the time spent computing."""
+    load = [round(value, 1) for value in os.getloadavg()]
+    record: dict[str, Any] = {"machine": describe(), "load": load, "bytes": size}
+    for number, kind in enumerate(("seconds", "computing seconds")):
+        each = {name: [round(own[name][number], 4) for own in rounds] for name in rounds[0]}
+        median = {name: statistics.median(all_) for name, all_ in each.items()}
+        shares = {
+            place: round(median[f"{place}, with"] / median[f"{place}, without"] - 1, 4)
+            for place in ("disk", "cache")
+        }
+        record[kind] = {"each": each, "median": median, "share of checksums": shares}
+    return record
 
 
 def main() -> None:
@@ -89,24 +104,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         path, plain = write_files(Path(folder), 1e9 * given.gigabytes)
         size = path.stat().st_size
-        seconds = measured(path, plain, given.rounds)
-    record: dict[str, Any] = {
-        "machine": describe(),
-        "load": [round(load, 1) for load in os.getloadavg()],
-        "bytes": size,
-    }
-    for number, kind in enumerate(("seconds", "computing seconds")):
-        each = {name: [round(pair[number], 4) for pair in all_] for name, all_ in seconds.items()}
-        median = {name: statistics.median(all_) for name, all_ in each.items()}
-        shares = {
-            place: round(median[f"{place}, with"] / median[f"{place}, without"] - 1, 4)
-            for place in ("disk", "cache")
-        }
-        record[kind] = {"each": each, "median": median, "share of checksums": shares}
-    given.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(
-        json.dumps({kind: record[kind]["share of checksums"] for kind in record if "sec" in kind})
-    )
+        rounds = []
+        for found in rounds_of(path, plain, given.rounds):
+            rounds.append(found)
+            record = record_of(size, rounds)
+            given.out.write_text(json.dumps(record, indent=1) + "\n")
+            print({k: v["share of checksums"] for k, v in record.items() if "seconds" in k})
 
 
 if __name__ == "__main__":

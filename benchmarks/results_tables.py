@@ -33,6 +33,14 @@ WAYS = {
     "learned": "learned on the geodesic",
     "learned, norms kept": "learned on the norm-keeping path",
 }
+ATTACKS = {
+    "kills": "kills of commands, run again",
+    "networks": "random networks, their groups checked",
+    "files": "damaged files",
+    "command lines": "wrong command lines",
+    "odd numbers": "alignments of weights of any magnitude",
+    "large files": "kinds of large files, their memory",
+}
 FAMILIES = {"mlp": "MLP", "resnet": "ResNet20"}
 
 
@@ -308,6 +316,36 @@ def kinds_planted(records: Records) -> str:
     return markdown(heads, rows)
 
 
+def robustness(records: Records) -> str:
+    """What the long attack tried, and the defects it found."""
+    rows = []
+    for name, part in records["robustness"].items():
+        unseen = part.get("counts", {}).get("unverifiable")
+        rows.append(
+            [
+                ATTACKS[name],
+                f"{part['tried']:,}",
+                f"{part['defects']:,}",
+                "–" if unseen is None else f"{unseen:,}",
+            ]
+        )
+    return markdown(["what", "tried", "defects", "changes that no checksum could show"], rows)
+
+
+def checksums(records: Records) -> str:
+    """Reading a large file of draws with and without checksums."""
+    record = records["checksums"]
+    rows = []
+    for kind, label in (("seconds", "time"), ("computing seconds", "time computing")):
+        median = record[kind]["median"]
+        for place in ("disk", "cache"):
+            times = [f"{median[f'{place}, {name}']:.2f} s" for name in ("without", "with")]
+            share = record[kind]["share of checksums"][place]
+            rows.append([f"{record['bytes'] / 1e9:.2f} GB from {place}, {label}", *times])
+            rows[-1].append(f"{share:+.1%}")
+    return markdown(["reading", "without checksums", "with", "difference"], rows)
+
+
 TABLES: dict[str, Callable[[Records], str]] = {
     "readme": readme,
     "barriers-mnist": barriers_mnist,
@@ -317,6 +355,8 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "alignment-speed": alignment_speed,
     "sampler-speed": sampler_speed,
     "vi-convergence": vi_convergence,
+    "robustness": robustness,
+    "checksums": checksums,
     "verdicts": verdicts,
 }
 

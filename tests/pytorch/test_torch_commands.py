@@ -27,6 +27,9 @@ def make_network():
 def tokens():
     module = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     return module, torch.ones(2, 4, dtype=torch.long)
+
+def complex():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10, dtype=torch.complex64))
 """
 
 
@@ -68,6 +71,10 @@ def test_a_module_with_inputs_needs_no_shape(
     assert [group["size"] for group in groups] == [6, 5]
     with pytest.raises(OwnNetworkError, match="needs the shape of one input"):
         Place.of("./net.py:make_network").make(None)
+    with pytest.raises(
+        OwnNetworkError, match=r"shape \(1, 64\) with RuntimeError: mat1 and mat2 must"
+    ):
+        Place.of("./net.py:complex").make((64,))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

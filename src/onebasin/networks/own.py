@@ -118,8 +118,11 @@ class Place:
         except OwnNetworkError:
             raise
         except (Exception, SystemExit) as error:  # code that exits is no answer either
-            told = " ".join(str(error).split()) or "no message"
-            raise OwnNetworkError(f"{self} {fails} with {type(error).__name__}: {told}") from error
+            raise self._failure(error, fails) from error
+
+    def _failure(self, error: BaseException, fails: str) -> OwnNetworkError:
+        told = " ".join(str(error).split()) or "no message"
+        return OwnNetworkError(f"{self} {fails} with {type(error).__name__}: {told}")
 
     def _named(self, apply: Apply) -> Apply:
         """The same function, whose errors name its place and the inputs on which it failed."""
@@ -157,11 +160,20 @@ class Place:
             with self._naming_errors(), seeded(jax.random.key_data(key)):
                 return function(**{name: values[name] for name in taken})
 
+        def as_network(own: Any, key: jax.Array) -> Network:
+            try:
+                return adapted(own, example, self, key=key)
+            except (ValueError, ImportError):  # of ours, with a remedy
+                raise
+            except Exception as error:
+                where = "" if example is None else f" on inputs of shape {example.shape}"
+                raise self._failure(error, f"fails{where}") from error
+
         def init(key: jax.Array) -> PyTree:
-            return adapted(made(key), example, self, key=key).params
+            return as_network(made(key), key).params
 
         first = made(jax.random.key(0))
-        network = adapted(first, example, self, key=jax.random.key(0))
+        network = as_network(first, jax.random.key(0))
         network = replace(network, apply=self._named(network.apply))
         if module_in(first) is not None:  # PyTorch draws weights itself
             params = lambda key: params_of(module_in(made(key)), network.params)
