@@ -129,6 +129,8 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match="no draw 3"):
         plane_through([Samples(jax.tree.map(lambda p: p[None], a)), a, b], draw=3)
     plane = random_plane(a, key=jax.random.key(0))
+    with pytest.raises(TypeError, match=r"takes a plane, such as random_plane"):
+        landscape(a, apply, (X, Y))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="at least 2 points"):
         landscape(plane, apply, (X, Y), points=1)
     with pytest.raises(ValueError, match="labels range"):

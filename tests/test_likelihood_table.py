@@ -178,10 +178,10 @@ def test_compact(kind, method):
 def test_diagnose(kind, method):
     q, problem = posterior_of(kind, method), problem_of(kind)
     given: Any = {"symmetry": symmetry_of(kind), "key": KEY, "progress": "silent"}
-    if method not in ("hmc", "nuts"):
-        if isinstance(q, ob.Samples):
-            with pytest.raises(ValueError, match="give at least two"):
-                ob.diagnose(q, **given)
+    if method not in ("hmc", "nuts"):  # one sentence says what is diagnosed
+        refused = "MeanField has no chains" if method == "vi" else "give at least two chains"
+        with pytest.raises((TypeError, ValueError), match=refused):
+            ob.diagnose(q, **given)
         return
     data = X, TARGETS[kind]
     found = ob.diagnose(q, network=problem, data=data, pairs=2, points=3, **given)
@@ -250,6 +250,8 @@ def test_calibrate(kind):
     found = ob.calibrate(blurred, to=draws, network=problem, x=X, key=KEY, num_samples=16)
     assert found.diagonal < 1
     assert found.divergence == min(found.tried.values()) < found.tried[1.0, 1.0]
+    with pytest.raises(TypeError, match="takes draws, as Samples"):
+        ob.calibrate(blurred, to=blurred, network=problem, x=X, key=KEY)  # pyright: ignore[reportArgumentType]
 
 
 def test_calibrate_finds_the_planted_scale():

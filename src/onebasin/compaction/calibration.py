@@ -94,6 +94,8 @@ def calibrate(
     Returns:
       A `Calibration`; its `posterior` is the scaled Gaussian, of the same kind.
     """
+    if not isinstance(to, Samples):
+        raise TypeError(f"calibrate takes draws, as Samples, for to=, got a {type(to).__name__}")
     apply, resolved = apply_of(network), predicting_likelihood(network, likelihood)
     draws_key, noise_key = jax.random.split(key)
     reference = predictive(

@@ -272,6 +272,10 @@ def diagnose(
     >>> found.before.geometry.between > 0.9, found.after.geometry.between < 0.2
     (True, True)
     """
+    if not isinstance(samples, Samples):
+        raise TypeError(
+            f"a {type(samples).__name__} has no chains; diagnose takes Samples of several chains"
+        )
     names, counts = np.unique(np.asarray(samples.chain), return_counts=True)
     if len(names) < 2 or counts.min() < FEWEST_DRAWS:
         raise ValueError(

@@ -232,6 +232,11 @@ def landscape(
     >>> found.nll.round(3).tolist()  # log(1 + exp(b - a))
     [[0.693, 0.313], [1.313, 0.693]]
     """
+    if not isinstance(plane, Plane):
+        raise TypeError(
+            f"landscape takes a plane, such as random_plane(q, key=key) or plane_through(points), "
+            f"got a {type(plane).__name__}"
+        )
     if points < 2:
         raise ValueError(f"a grid needs at least 2 points along each axis, got {points}")
     x, y = examples_of(data)
