@@ -141,6 +141,15 @@ def planted(tmp_path):
                 for early in (False, True)
             ]
         },
+        "vi_convergence": {
+            "mnist": {
+                "default": {"negative_elbo": 0.515, "standard_error": 0.0012, "steps": 12000},
+                "ten times": {"negative_elbo": 0.5, "standard_error": 0.001, "steps": 120000},
+                "before": {"negative_elbo": 0.6, "standard_error": 0.002, "steps": 12000},
+                "ratio": 1.03,
+                "examples": 60000,
+            }
+        },
         "sampler_speed": {
             "784-4-10 on 9 of mnist": {
                 "methods": {
@@ -218,6 +227,12 @@ EXPECTED = {
     "alignment-speed": [
         ["MLP, width 2048", "`w2`", "335", "11.2", "30×"],
         ["MLP, width 2048", "`w2`", "> 335", "11.2", "> 30×"],
+    ],
+    "vi-convergence": [
+        [
+            *("mnist", "60,000", "12,000"),
+            *("0.515 ± 0.001", "0.500 ± 0.001", "0.600 ± 0.002", "1.030"),
+        ]
     ],
     "sampler-speed": [
         [
