@@ -238,6 +238,37 @@ def vi_convergence(records: Records) -> str:
     return markdown([*heads, "default / ten times"], rows)
 
 
+def transformers(records: Records) -> str:
+    """Barriers between transformers by the way of alignment, beside the published ones."""
+    rows = []
+    for table in records["reproduction/transformers"]["tables"]:
+        network = table["title"].removesuffix(TEST_DATA)
+        for row in named_rows(table).values():
+            ours, published = row["barrier, nats"], row["published, nats"]
+            left = [row["remaining"], published, row["lowest accuracy on the path"]]
+            rows.append([network, row["aligned by"], ours, *left, row["accuracy at the ends"]])
+    heads = ["network and data", "aligned by", "barrier, nats", "remaining", "published, nats"]
+    return markdown([*heads, "lowest accuracy on the path", "at the ends"], rows)
+
+
+def transformer_cost(records: Records) -> str:
+    """Tracing a network of the size of ViT-Base, and aligning a shuffled copy."""
+    record = records["transformer_costs"]
+    own, targets = record["vit-base"], record["targets"]
+    shape = f"{own['depth']} blocks of width {own['width']}, {own['parameters']:,} parameters"
+    recovered = f"{own['recovered_units']:,} of {own['units']:,} units recovered"
+    target = lambda name: f"{targets[name]:g} s"
+    rows = [
+        ["trace", shape, _seconds(own["trace"]["seconds"]), target("trace seconds")],
+        ["align", recovered, _seconds(own["align"]["seconds"]), target("align seconds")],
+    ]
+    for row, part in zip(rows, ("trace", "align"), strict=True):
+        memory = f"{own[part]['peak_gib']:.1f} of {targets['peak_gib']:g}"
+        row += [_seconds(own[part]["cpu_seconds"]), memory]
+    heads = ["step", "of", "seconds", "target", "processor seconds", "memory, GiB"]
+    return markdown(heads, rows)
+
+
 def _seconds(value: float) -> str:
     """To three digits.
 
@@ -357,6 +388,8 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "vi-convergence": vi_convergence,
     "robustness": robustness,
     "checksums": checksums,
+    "transformers": transformers,
+    "transformer-cost": transformer_cost,
     "verdicts": verdicts,
 }
 

@@ -1,6 +1,6 @@
 """The cost of a transformer of ViT-Base size: tracing it, and aligning a shuffled copy.
 
-    python benchmarks/transformer_costs.py --out results/transformers.json
+    python benchmarks/transformer_costs.py --out results/transformer_costs.json
 
 Targets: tracing in under 10 s; aligning 86 million parameters in under 10 minutes and 8 GiB on two
 cores. The copy is shuffled by a random permutation of every group, with own orders inside heads

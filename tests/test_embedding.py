@@ -187,6 +187,25 @@ def test_what_would_change_the_function_is_refused(narrow, wide, shape, says):
     assert "\n" not in str(caught.value)
 
 
+def test_channels_of_a_normalised_group_are_refused_by_name():
+    from flax import linen as nn
+
+    class Grouped(nn.Module):
+        width: int
+
+        @nn.compact
+        def __call__(self, x):
+            x = nn.GroupNorm(num_groups=2)(nn.Conv(self.width, (1, 1))(x))
+            return nn.Dense(2)(nn.relu(x).mean((1, 2)))
+
+    x = inputs((3, 3, 1))
+    narrow, wide = (
+        ob.networks.from_linen(Grouped(n), Grouped(n).init(jax.random.key(0), x)) for n in (4, 6)
+    )
+    with pytest.raises(CannotEmbed, match=r"units of group 'Conv_0.*' are normalised or averaged"):
+        embed(narrow.params, narrow, into=wide, x=x)
+
+
 def test_missing_shapes_and_inputs_are_asked_for():
     params = heads_params(2, 4)
     with pytest.raises(ValueError, match="give embed a batch x"):

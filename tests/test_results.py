@@ -99,6 +99,42 @@ def planted(tmp_path):
                 }
             ],
         },
+        "reproduction/transformers": {
+            "experiment": "transformers",
+            "claims": [],
+            "tables": [
+                {
+                    "title": "ViT on digits, test data",
+                    "columns": [
+                        *("aligned by", "barrier, nats", "remaining", "published, nats"),
+                        *("accuracy at the ends", "lowest accuracy on the path"),
+                    ],
+                    "rows": [["weights", "0.5", "50%", "–", "90% / 91%", "60%"]],
+                }
+            ],
+        },
+        "transformer_costs": {
+            "vit-base": {
+                "depth": 12,
+                "width": 768,
+                "parameters": 86_000_000,
+                "units": 39312,
+                "recovered_units": 39000,
+                "trace": {"seconds": 1.25, "cpu_seconds": 0.5, "peak_gib": 0.26},
+                "align": {"seconds": 92.0, "cpu_seconds": 19.0, "peak_gib": 1.75},
+            },
+            "targets": {"trace seconds": 10.0, "align seconds": 600.0, "peak_gib": 8.0},
+        },
+        "vi_convergence": {
+            "cancer": {
+                "examples": 1569,
+                "ratio": 1.0142,
+                **{
+                    name: {"negative_elbo": elbo, "standard_error": 0.0041, "steps": 5000}
+                    for name, elbo in (("default", 0.2401), ("ten times", 0.2372), ("before", 9.0))
+                },
+            }
+        },
         "residual_objectives": {
             "sizes": {"points": 5},
             "resnet16": {
@@ -253,6 +289,20 @@ EXPECTED = {
         ["1.50 GB from cache, time", "4.00 s", "4.00 s", "+0.0%"],
         ["1.50 GB from disk, time computing", "2.00 s", "2.10 s", "+5.0%"],
         ["1.50 GB from cache, time computing", "1.00 s", "1.04 s", "+4.0%"],
+    ],
+    "transformers": [["ViT on digits", "weights", "0.5", "50%", "–", "60%", "90% / 91%"]],
+    "transformer-cost": [
+        [
+            *("trace", "12 blocks of width 768, 86,000,000 parameters", "1.25", "10 s"),
+            *("0.500", "0.3 of 8"),
+        ],
+        ["align", "39,000 of 39,312 units recovered", "92.0", "600 s", "19.0", "1.8 of 8"],
+    ],
+    "vi-convergence": [
+        [
+            *("cancer", "1,569", "5,000", "0.240 ± 0.004", "0.237 ± 0.004", "9.000 ± 0.004"),
+            "1.014",
+        ]
     ],
     "verdicts": [
         ["barriers", "a &lt; b", "zero", "0.1", "does not hold"],

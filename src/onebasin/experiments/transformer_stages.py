@@ -16,7 +16,8 @@ from onebasin.experiments.stage import Work, step
 from onebasin.posterior import save
 from onebasin.symmetry import Symmetry, find_symmetry
 
-GroupName: TypeAlias = Literal["permutations", "own orders"]
+GroupName: TypeAlias = Literal["permutations", "own orders", "all"]
+TARGET = "target.safetensors"
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class AlignOver:
     setting: TransformerSetting
     objective: ObjectiveName = "l2"
     over: GroupName = "permutations"
-    """Permutations with one order of dimensions for all heads, or an own order for each head."""
+    """Permutations with one order of dimensions for all heads, with an own order for each head,
+    or with signs, scales, rotations and invertible maps as well."""
     examples: int = 500
     """Training examples on which activations are computed."""
     seed: int = 0
@@ -40,15 +42,19 @@ def align_seconds(config: AlignOver) -> float:
     return 2 * OVERHEAD + evaluation_seconds(config.setting, 2 * config.examples)
 
 
-@step(version=1, seconds=align_seconds)
+@step(version=2, seconds=align_seconds)
 def align_over(config: AlignOver, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
+    """Both posteriors, `q0` with the gains folded that rotations need so, and what was found."""
     task, group = problem(config.setting), group_of(config.setting, config.over)
     q0, q1 = load_inputs(config.setting, inputs).values()
+    q0, q1 = group.canonical(q0), group.canonical(q1)
     objective = objective_on(config.objective, task.apply, task.x[: config.examples])
     key = jax.random.key(config.seed)
     found = align(q1, to=q0, symmetry=group, objective=objective, key=key)
-    save(work.folder / POSTERIOR, found.posterior, network=task.network, aligned_by=config.title)
+    for name, posterior in ((POSTERIOR, found.posterior), (TARGET, q0)):
+        save(work.folder / name, posterior, network=task.network, aligned_by=config.title)
     return {
+        "kinds": {group.name: group.kind for group in group.groups},
         "distance_before": found.distance_before,
         "distance_after": found.distance_after,
         "transpositions": int(found.transpositions.total),
@@ -62,4 +68,6 @@ def group_of(setting: TransformerSetting, over: GroupName) -> Symmetry:
     """The group of a name."""
     if over == "permutations":
         return symmetry(setting)
-    return find_symmetry(problem(setting), own_orders=True)
+    if over == "own orders":
+        return find_symmetry(problem(setting), own_orders=True)
+    return find_symmetry(problem(setting), kinds="all")
