@@ -99,12 +99,13 @@ def test_a_planted_factor_model_is_recovered(x64):
     np.testing.assert_allclose(flat(q.std), flat(truth.std), rtol=0.15)
 
 
-def test_the_block_size_does_not_matter(x64, monkeypatch):
+def test_the_chunk_size_does_not_matter(x64, monkeypatch):
     samples = draws_of(11, SHAPES)
     symmetry = mlp_symmetry(samples.like)
     mixed, _ = permuted(symmetry, samples)
     whole = compact(mixed, symmetry=symmetry, rank=3)
-    monkeypatch.setattr(aligned_module, "BLOCK_BYTES", 8 * 11 * 3)
+    size = sum(np.size(leaf[0]) for leaf in jax.tree.leaves(samples.draws))
+    monkeypatch.setattr(aligned_module, "CHUNK_BYTES", 8 * size * 3)
     small = compact(mixed, symmetry=symmetry, rank=3)
     assert small.permutations == whole.permutations
     np.testing.assert_allclose(covariance(small.posterior), covariance(whole.posterior), atol=1e-9)

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.mapped import release
+
 PyTree: TypeAlias = Any
 """A tree of arrays (dictionaries, lists, modules, …); JAX has no type for it."""
 
@@ -107,7 +109,7 @@ def first_non_finite(tree: PyTree) -> str | None:
         if np.issubdtype(array.dtype, np.inexact) or array.dtype.name == "bfloat16":
             # The sum is a fast first test; that of a finite array may overflow.
             with np.errstate(over="ignore", invalid="ignore"):
-                total = array.sum(dtype=np.float64)
+                total = sum(float(block.sum(dtype=np.float64)) for block in blocks(array))
             if not np.isfinite(total) and not all(
                 np.isfinite(block.astype(np.float64)).all() for block in blocks(array)
             ):
@@ -132,6 +134,7 @@ def blocks(array: Any, *, whole_rows: bool = False) -> Iterator[np.ndarray]:
     step = max(1, BLOCK_BYTES * length // size)
     for start in range(0, max(1, length), step):
         yield np.asarray(array[start : start + step])
+        release(array)  # if it is a map
 
 
 def tree_dot(a: PyTree, b: PyTree) -> jax.Array:

@@ -1,31 +1,33 @@
-"""Members in the common frame, read a block of coordinates at a time.
+"""Members in the common frame, read a few at a time.
 
-Only the block is copied: every member's part of it is gathered by that member's own permutation
-(and scaled), so a pass over all draws costs one read of them, in memory or in a file.
+Only these few are copied: each is moved by its own permutation (and scaled), so a pass over all
+draws costs one read of them from end to end, in memory or in a file, and its memory does not grow
+with their number.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from onebasin.alignment.members import Members, nth_draw
+from onebasin.alignment.members import Members, moved
+from onebasin.alignment.moments import Leaves
 from onebasin.alignment.scores import Indices
 from onebasin.symmetry import Symmetry
-from onebasin.symmetry.layout import gather_index, moves
+from onebasin.threads import pool
 
-BLOCK_BYTES = 1 << 25  # of one block of all members: large products, little memory
+CHUNK_BYTES = 1 << 27  # of one chunk: large products, little memory
 
 
 @dataclass(frozen=True)
-class Block:
-    """Some coordinates of one leaf, of all members."""
+class Chunk:
+    """Some members, each leaf flattened: [members, coordinates]."""
 
-    leaf: str
-    columns: slice  # into the flattened leaf
-    values: np.ndarray  # [members, coordinates]
-    variance: np.ndarray | float  # the mean of the members' own variances, [coordinates]
+    rows: slice  # which members
+    values: Leaves
+    stds: Leaves | None
+    """The members' own standard deviations, if they have any."""
 
 
 @dataclass
@@ -36,7 +38,7 @@ class AlignedMembers:
     symmetry: Symmetry
     indices: list[Indices]
     precision: np.dtype | None = None
-    """The precision of the blocks; that of the members if None."""
+    """The precision of the chunks; that of the members if None."""
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -51,60 +53,37 @@ class AlignedMembers:
     def dtype(self) -> np.dtype:
         return self.own_dtype if self.precision is None else self.precision
 
-    def blocks(self) -> Iterator[Block]:
-        """All coordinates, leaf by leaf, in slices of the first axis."""
-        stacked = {
-            name: np.stack([indices[name] for indices in self.indices]) for name in self.indices[0]
-        }
-        for leaf, shape in self.shapes.items():
-            gathers = {
-                axis: gather_index(layout, stacked).astype(np.intp)
-                for axis, layout in enumerate(self.symmetry.layouts.get(leaf, ()))
-                if moves(layout)
-            }
-            own = int(np.prod(shape[1:])) * self.dtype.itemsize * len(self.members)
-            step = max(1, BLOCK_BYTES // max(own, 1))
-            for start in range(0, shape[0] if shape else 1, step):
-                yield self._block(leaf, slice(start, start + step), gathers)
+    @property
+    def size(self) -> int:
+        """The number of coordinates of a member."""
+        return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
-    def _block(self, leaf: str, rows: slice, gathers: Mapping[int, np.ndarray]) -> Block:
-        members, width = self.members, int(np.prod(self.shapes[leaf][1:]))
-        columns = slice(rows.start * width, rows.stop * width)
-        if members.draws is not None:
-            sources = [nth_draw(members.draws[leaf], i) for i in range(len(members))]
-        else:
-            sources = [q.mean[leaf] for q in members.moments or ()]
-        values = self._gathered(leaf, sources, rows, gathers)
-        if members.moments is None or members.has_points:
-            return Block(leaf, columns, values, 0.0)
-        sources = [q.std_or_zeros()[leaf] for q in members.moments]
-        stds = self._gathered(leaf, sources, rows, gathers).astype(np.float64)
-        return Block(leaf, columns, values, np.mean(stds**2, axis=0))
+    def chunks(self) -> Iterator[Chunk]:
+        """All members, a few at a time."""
+        count = len(self.members)
+        step = max(1, CHUNK_BYTES // max(1, self.size * self.dtype.itemsize))
+        for start in range(0, count, step):
+            yield self._chunk(slice(start, min(start + step, count)))
 
-    def _gathered(
-        self,
-        leaf: str,
-        sources: Sequence[np.ndarray],
-        rows: slice,
-        gathers: Mapping[int, np.ndarray],
-    ) -> np.ndarray:
-        """These rows of every member, moved and scaled: [members, coordinates]."""
-        shape = self.shapes[leaf]
-        count = 1 if not shape else len(range(shape[0])[rows])
-        out = np.empty((len(sources), count, *shape[1:]), self.dtype)
-        scales = self.members.scales.get(leaf, ())
-        for i, source in enumerate(sources):
-            part = source.reshape(1) if not shape else source
-            part = part[gathers[0][i][rows] if 0 in gathers else rows]
-            for axis, index in gathers.items():
-                if axis > 0:
-                    part = part.take(index[i], axis=axis)
-            out[i] = part
-            for axis, factors in scales:
-                factor = factors[i].astype(self.dtype)
-                if axis in gathers:
-                    factor = factor[gathers[axis][i]]
-                broadcast = [1] * part.ndim
-                broadcast[axis] = -1
-                out[i] *= (factor[rows] if axis == 0 else factor).reshape(broadcast)
-        return out.reshape(len(sources), -1)
+    def _chunk(self, rows: slice) -> Chunk:
+        which = range(rows.start, rows.stop)
+
+        def empty() -> dict[str, np.ndarray]:
+            sizes = {leaf: int(np.prod(shape)) for leaf, shape in self.shapes.items()}
+            return {k: np.empty((len(which), size), self.dtype) for k, size in sizes.items()}
+
+        values, stds = empty(), None if self.members.has_points else empty()
+
+        def put(i: int) -> None:
+            member = self.members[i]
+            trees = (member.mean,) if stds is None else (member.mean, member.std_or_zeros())
+            for out, tree in zip((values, stds), self._moved(trees, i), strict=False):
+                assert out is not None
+                for leaf, array in tree.items():
+                    out[leaf][i - rows.start] = np.reshape(array, -1)
+
+        list(pool().map(put, which))
+        return Chunk(rows, values, stds)
+
+    def _moved(self, trees: tuple[Leaves, ...], index: int) -> tuple[Leaves, ...]:
+        return moved(self.symmetry, trees, self.indices[index])

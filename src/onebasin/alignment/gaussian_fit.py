@@ -20,58 +20,61 @@ Members with variances of their own (posteriors) represent all their draws: thei
 added to the diagonal of S, C⁻¹GC⁻¹ to A, with G = F D⁻¹VD⁻¹Fᵀ, and C⁻¹FVD⁻¹ to B. At a fixed point
 diag(Σ) = diag(S) wherever the floor does not bind: marginal variances are those of the members.
 
+Both steps need sums over members only, so members are read a few at a time: with C known from F and
+D, the scores of a member and its part of Σ zᵢxᵢᵀ follow in the same pass.
+
 EM starts from the principal directions of the members, every coordinate divided by its standard
-deviation, found through the n × n Gram matrix.
+deviation (`principal_directions.py`).
 """
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Mapping
 
 import numpy as np
-from scipy.sparse.linalg import eigsh
 
-from onebasin.alignment.aligned_members import AlignedMembers, Block
+from onebasin.alignment.aligned_members import AlignedMembers, Chunk
 from onebasin.alignment.gaussian_target import Gaussian, GaussianTarget
+from onebasin.alignment.principal_directions import principal_directions
 
-Step: TypeAlias = Callable[[Block, np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""D and F of one block, from the block and its centred values."""
+COLUMNS = 1 << 15  # coordinates summed in the members' precision before sums go on in double
 
 
 class Expectations:
-    """Sums over all coordinates under one Gaussian: what its likelihood and EM need."""
+    """What the likelihood under one Gaussian, and the next step of EM, need of the members."""
 
-    def __init__(self, members: int, rank: int) -> None:
+    def __init__(self, fit: "GaussianFit") -> None:
+        aligned, gaussian = fit.aligned, fit.gaussian
+        members, rank, dtype = len(aligned.members), gaussian.rank, aligned.dtype
+        stds = {leaf: np.sqrt(v) for leaf, v in gaussian.variance.items()}
+        loadings = {k: f / stds[k].astype(f.dtype) for k, f in gaussian.factors.items()}
+        own = {leaf: fit.own[leaf] / v for leaf, v in gaussian.variance.items()}  # D⁻¹V
+        self.inner = np.eye(rank) + summed(loadings, loadings)  # C
+        self.own_inner = summed(
+            {k: f * own[k].astype(f.dtype) for k, f in loadings.items()}, loadings
+        )  # G
         self.scores = np.zeros((members, rank))  # uᵢ
-        self.inner = np.eye(rank)  # C
-        self.quadratic = np.zeros(members)  # xᵢᵀD⁻¹xᵢ
-        self.own_inner = np.zeros((rank, rank))  # G
-        self.own_quadratic = 0.0  # tr(D⁻¹V)
-        self.log_det = 0.0  # log|D|
-        self.size = 0
-
-    def add(
-        self, block: Block, centred: np.ndarray, variance: np.ndarray, factors: np.ndarray
-    ) -> None:
-        """Add one block: members [n, c] minus their mean, D [c] and F [rank, c]."""
-        std = np.sqrt(variance)
-        white = centred / std.astype(centred.dtype)
-        loadings = factors / std.astype(factors.dtype)
-        self.scores += white @ loadings.T
-        self.inner += loadings @ loadings.T
-        self.quadratic += np.einsum("ij,ij->i", white, white)
-        share = block.variance / variance
-        self.own_quadratic += float(np.sum(share))
-        self.own_inner += (loadings * share) @ loadings.T
-        self.log_det += float(np.sum(np.log(variance)))
-        self.size += len(variance)
+        self.cross = {leaf: np.zeros((rank, v.size)) for leaf, v in stds.items()}  # Σ zᵢxᵢᵀ
+        # Σᵢ xᵢᵀD⁻¹xᵢ/n + tr(D⁻¹V), log|D| and d
+        self.quadratic = sum(float(np.sum(fit.total[k] / v)) for k, v in gaussian.variance.items())
+        self.log_det = sum(float(np.sum(np.log(v))) for v in gaussian.variance.values())
+        self.size = aligned.size
+        if not rank:
+            return
+        white = {leaf: (f / stds[leaf].astype(f.dtype)) for leaf, f in loadings.items()}  # FD⁻¹
+        self.inverse = np.linalg.inv(self.inner)
+        for chunk in aligned.chunks():
+            centred = fit.centred(chunk)
+            scores = summed(centred, white)
+            means = (scores @ self.inverse).astype(dtype)
+            self.scores[chunk.rows] = scores
+            for leaf, values in centred.items():
+                self.cross[leaf] += means.T @ values
 
     def mean_log_likelihood(self) -> float:
         """(1/n) Σᵢ E log N(xᵢ)."""
         inverse = np.linalg.inv(self.inner)
-        explained = np.einsum("ir,rs,is->i", self.scores, inverse, self.scores)
-        own = self.own_quadratic - float(np.sum(inverse * self.own_inner))
+        explained = np.einsum("ir,rs,is->", self.scores, inverse, self.scores) / len(self.scores)
+        apart = self.quadratic - float(explained) - float(np.sum(inverse * self.own_inner))
         log_det = self.log_det + float(np.linalg.slogdet(self.inner)[1])
-        apart = float(np.mean(self.quadratic - explained)) + own
         return -0.5 * (apart + log_det + self.size * np.log(2 * np.pi))
 
 
@@ -80,12 +83,16 @@ class GaussianFit:
 
     def __init__(self, aligned: AlignedMembers, rank: int, floor: float) -> None:
         self.aligned = aligned
-        total, self.floors = _total_variances(aligned, floor)
-        members = len(aligned.members)
-        directions = leading(_gram(aligned, total), rank) if rank else np.zeros((members, 0))
+        self._measure()
+        self.floors = _floors(self.total, floor)
+        if not rank:
+            self._set({k: np.zeros((0, v.size), aligned.dtype) for k, v in self.total.items()})
+            return
+        scale = {leaf: np.sqrt(np.maximum(v, self.floors[leaf])) for leaf, v in self.total.items()}
+        directions = principal_directions(aligned, self.centred, scale, rank)
         # With orthonormal directions V, √n·V in place of z and A = I, a step of EM projects the
         # members on them: F = Vᵀx/√n, and D is the rest of every coordinate's variance.
-        self._maximise(np.sqrt(members) * directions, np.eye(rank), None)
+        self._set(self._projected(directions))
 
     @property
     def mean_log_likelihood(self) -> float:
@@ -96,61 +103,91 @@ class GaussianFit:
         of, inner = self.aligned, self.expectations.inner
         return GaussianTarget(self.gaussian, of.shapes, of.symmetry, of.own_dtype, inner)
 
+    def centred(self, chunk: Chunk) -> dict[str, np.ndarray]:
+        """The members of a chunk minus their mean; the chunk is used up."""
+        for leaf, values in chunk.values.items():
+            np.subtract(values, self.mean[leaf].astype(values.dtype), out=values)
+        return dict(chunk.values)
+
     def project(self, directions: np.ndarray, strength: float) -> None:
         """Project members on directions V [members, rank]: F = strength·Vᵀx/√n, D at its floor."""
-        weights = (strength / np.sqrt(len(directions)) * directions.T).astype(self.aligned.dtype)
-
-        def step(block: Block, centred: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return np.full(centred.shape[1], self.floors[block.leaf]), weights @ centred
-
-        self._update(len(weights), step)
+        projected = self._projected(directions)
+        factors = {leaf: (strength * f).astype(f.dtype) for leaf, f in projected.items()}
+        variance = {leaf: np.full(v.size, self.floors[leaf]) for leaf, v in self.total.items()}
+        self._use(variance, factors)
 
     def recentre(self) -> None:
         """Update the mean, and the expectations under it, after members have moved."""
-        old = self.gaussian
-
-        def step(block: Block, _: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            at, leaf = block.columns, block.leaf
-            return old.variance[leaf][at], old.factors[leaf][:, at]
-
-        self._update(old.rank, step)
+        self._measure()
+        self._use(self.gaussian.variance, self.gaussian.factors)
 
     def improve(self) -> None:
         """One step of EM."""
-        found = self.expectations
-        inverse = np.linalg.inv(found.inner)
+        found, dtype = self.expectations, self.aligned.dtype
+        if not self.gaussian.rank:
+            self._set(self.gaussian.factors)
+            return
+        inverse, members = found.inverse, len(found.scores)
         means = found.scores @ inverse
-        second = means.T @ means / len(means) + inverse + inverse @ found.own_inner @ inverse
-        self._maximise(means, second, inverse)
-
-    def _maximise(self, means: np.ndarray, second: np.ndarray, inverse: np.ndarray | None) -> None:
-        """The M-step with the latent means z and A; C⁻¹ adds the members' own variances to B."""
-        means = means.astype(self.aligned.dtype)
-
-        def step(block: Block, centred: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            cross = (means.T @ centred).astype(np.float64) / len(means)  # B
-            if inverse is not None and np.ndim(block.variance):
-                old = self.gaussian
-                share = block.variance / old.variance[block.leaf][block.columns]
-                cross += inverse @ (old.factors[block.leaf][:, block.columns] * share)
+        second = means.T @ means / members + inverse + inverse @ found.own_inner @ inverse  # A
+        variance, factors = {}, {}
+        for leaf, total in self.total.items():
+            cross = found.cross[leaf] / members  # B
+            if self.own[leaf].any():
+                share = self.own[leaf] / self.gaussian.variance[leaf]
+                cross += inverse @ (self.gaussian.factors[leaf] * share)
             loadings = np.linalg.solve(second, cross)
-            left = _variance(centred) + block.variance - np.einsum("rc,rc->c", loadings, cross)
-            variance = np.maximum(left, self.floors[block.leaf])
-            return variance, loadings.astype(self.aligned.dtype)
+            left = total - np.einsum("rc,rc->c", loadings, cross)
+            variance[leaf] = np.maximum(left, self.floors[leaf])
+            factors[leaf] = loadings.astype(dtype)
+        self._use(variance, factors)
 
-        self._update(means.shape[1], step)
+    def _set(self, factors: Mapping[str, np.ndarray]) -> None:
+        """Use F, with D the rest of every coordinate's variance."""
+        explained = {k: np.einsum("rc,rc->c", f, f, dtype=np.float64) for k, f in factors.items()}
+        left = {leaf: total - explained[leaf] for leaf, total in self.total.items()}
+        self._use({leaf: np.maximum(v, self.floors[leaf]) for leaf, v in left.items()}, factors)
 
-    def _update(self, rank: int, step: Step) -> None:
-        """Set D and F by `step`, with the best mean and the expectations, in one pass."""
-        found = Expectations(len(self.aligned.members), rank)
-        mean, variances, factors = {}, {}, {}
-        for block in self.aligned.blocks():
-            centre, centred = _centred(block)
-            variance, loadings = step(block, centred)
-            found.add(block, centred, variance, loadings)
-            for leaves, values in ((mean, centre), (variances, variance), (factors, loadings)):
-                _put(leaves, self.aligned, block, values)
-        self.gaussian, self.expectations = Gaussian(mean, variances, factors), found
+    def _use(self, variance: Mapping[str, np.ndarray], factors: Mapping[str, np.ndarray]) -> None:
+        self.gaussian = Gaussian(self.mean, dict(variance), dict(factors))
+        self.expectations = Expectations(self)
+
+    def _measure(self) -> None:
+        """The members' mean, their own mean variance V, and diag(S) with V, in one pass.
+
+        Chunks are combined as in `draw_moments`.
+        """
+        sizes = {leaf: int(np.prod(shape)) for leaf, shape in self.aligned.shapes.items()}
+        self.mean = {leaf: np.zeros(size) for leaf, size in sizes.items()}
+        self.own = {leaf: np.zeros(size) for leaf, size in sizes.items()}
+        squares = {leaf: np.zeros(size) for leaf, size in sizes.items()}
+        count = 0
+        for chunk in self.aligned.chunks():
+            more = chunk.rows.stop - chunk.rows.start
+            for leaf, given in chunk.values.items():
+                values = given.astype(np.float64)
+                middle = values.mean(axis=0)
+                values -= middle
+                shift = middle - self.mean[leaf]
+                self.mean[leaf] += shift * (more / (count + more))
+                squares[leaf] += np.einsum("ij,ij->j", values, values)
+                squares[leaf] += shift**2 * (count * more / (count + more))
+                if chunk.stds is not None:
+                    stds = chunk.stds[leaf]
+                    self.own[leaf] += np.einsum("ij,ij->j", stds, stds, dtype=np.float64)
+            count += more
+        self.own = {leaf: v / count for leaf, v in self.own.items()}
+        self.total = {leaf: v / count + self.own[leaf] for leaf, v in squares.items()}
+
+    def _projected(self, directions: np.ndarray) -> dict[str, np.ndarray]:
+        """Vᵀx/√n for directions V [members, rank]."""
+        dtype, root = self.aligned.dtype, np.sqrt(len(directions))
+        found = {leaf: np.zeros((directions.shape[1], v.size)) for leaf, v in self.total.items()}
+        for chunk in self.aligned.chunks():
+            weights = (directions[chunk.rows].T / root).astype(dtype)
+            for leaf, values in self.centred(chunk).items():
+                found[leaf] += weights @ values
+        return {leaf: total.astype(dtype) for leaf, total in found.items()}
 
     def posterior_factors(self) -> dict[str, np.ndarray]:
         """The factors rotated so that F D⁻¹ Fᵀ is diagonal, largest first: the same covariance."""
@@ -158,53 +195,21 @@ class GaussianFit:
         return {k: rotation.astype(f.dtype) @ f for k, f in self.gaussian.factors.items()}
 
 
-def _centred(block: Block) -> tuple[np.ndarray, np.ndarray]:
-    centre = block.values.mean(axis=0, dtype=np.float64)
-    return centre, block.values - centre.astype(block.values.dtype)
+def summed(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Σ abᵀ over all coordinates; sums of many are taken in double precision."""
+    parts = [
+        a[leaf][:, at : at + COLUMNS] @ b[leaf][:, at : at + COLUMNS].T
+        for leaf in a
+        for at in range(0, a[leaf].shape[1], COLUMNS)
+    ]
+    shape = len(next(iter(a.values()))), len(next(iter(b.values())))
+    return sum((part.astype(np.float64) for part in parts), start=np.zeros(shape))
 
 
-def _variance(centred: np.ndarray) -> np.ndarray:
-    return np.einsum("ij,ij->j", centred, centred, dtype=np.float64) / len(centred)
-
-
-def _put(
-    leaves: dict[str, np.ndarray], aligned: AlignedMembers, block: Block, values: np.ndarray
-) -> None:
-    """Write the values of a block, [..., coordinates], into its leaf."""
-    if block.leaf not in leaves:
-        size = int(np.prod(aligned.shapes[block.leaf]))
-        leaves[block.leaf] = np.empty((*values.shape[:-1], size), values.dtype)
-    leaves[block.leaf][..., block.columns] = values
-
-
-def _total_variances(
-    aligned: AlignedMembers, floor: float
-) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """diag(S), and the floor of each leaf: a share of its mean variance."""
-    total: dict[str, np.ndarray] = {}
-    for block in aligned.blocks():
-        _put(total, aligned, block, _variance(_centred(block)[1]) + block.variance)
+def _floors(total: Mapping[str, np.ndarray], floor: float) -> dict[str, float]:
+    """The floor of each leaf: a share of its mean variance."""
     means = {leaf: float(v.mean()) for leaf, v in total.items() if v.size}
     # A leaf that is the same in all members has no scale of its own: it takes that of the others.
     overall = float(np.mean([m for m in means.values() if m > 0] or [1.0]))
     tiny = float(np.finfo(np.float32).tiny)
-    floors = {leaf: max(floor * (means.get(leaf) or overall), tiny) for leaf in total}
-    return {leaf: np.maximum(v, floors[leaf]) for leaf, v in total.items()}, floors
-
-
-def leading(gram: np.ndarray, rank: int) -> np.ndarray:
-    """The eigenvectors of the largest eigenvalues, by Lanczos iteration where it pays."""
-    if 8 * rank > len(gram):
-        return np.linalg.eigh(gram)[1][:, : -rank - 1 : -1]
-    start = np.random.default_rng(0).standard_normal(len(gram))
-    return eigsh(gram, rank, v0=start)[1][:, ::-1]
-
-
-def _gram(aligned: AlignedMembers, total: dict[str, np.ndarray]) -> np.ndarray:
-    """xxᵀ of the centred members, every coordinate divided by its standard deviation."""
-    gram = np.zeros((len(aligned.members),) * 2)
-    for block in aligned.blocks():
-        _, centred = _centred(block)
-        centred /= np.sqrt(total[block.leaf][block.columns]).astype(centred.dtype)
-        gram += centred @ centred.T
-    return gram
+    return {leaf: max(floor * (means.get(leaf) or overall), tiny) for leaf in total}

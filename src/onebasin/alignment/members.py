@@ -1,7 +1,8 @@
 """The posteriors, or draws, that are aligned jointly, and the match of one of them to a target."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from onebasin.alignment.descent import Matcher, Orders, Trace
 from onebasin.alignment.moments import Alignable, Leaves, Moments, checked_moments
 from onebasin.alignment.objective import FeaturePair, Features
 from onebasin.alignment.scores import Indices, ScoreTable
+from onebasin.mapped import map_of, release
 from onebasin.posterior import MeanField, Posterior, Samples
 from onebasin.symmetry import Permutation, Symmetry
 from onebasin.symmetry.action import move_tree
@@ -23,6 +25,23 @@ from onebasin.trees import (
     shapes_by_path,
     take_entry,
 )
+
+MAPPED_BYTES = 1 << 28  # of mapped draws that stay in memory
+
+
+class Reading:
+    """Gives back the pages of mapped draws once many have been read."""
+
+    def __init__(self, arrays: Iterable[np.ndarray]) -> None:
+        self.mapped = [array for array in arrays if map_of(array) is not None]
+        self.bytes = 0
+
+    def note(self, bytes_read: int) -> None:
+        self.bytes += bytes_read
+        if self.mapped and self.bytes > MAPPED_BYTES:
+            self.bytes = 0
+            for array in self.mapped:
+                release(array)
 
 
 @dataclass(frozen=True)
@@ -71,6 +90,11 @@ class Members:
         draws = {leaf: [_as_float(part[leaf]) for part in leaves] for leaf in leaves[0]}
         return cls(tuple(parts), None, draws)
 
+    @cached_property
+    def reading(self) -> Reading:
+        """What is read of draws in files."""
+        return Reading(part for parts in (self.draws or {}).values() for part in parts)
+
     @property
     def has_points(self) -> bool:
         """Whether any member is a point, without standard deviations."""
@@ -89,6 +113,7 @@ class Members:
             return replace(q, mean=self._scaled(q.mean, index), std=std)
         assert self.draws is not None
         draw = {leaf: nth_draw(parts, index) for leaf, parts in self.draws.items()}
+        self.reading.note(sum(array.nbytes for array in draw.values()))
         return Moments(self._scaled(draw, index), None)
 
     @property

@@ -12,14 +12,22 @@ equally easy to see in the targets; logits count as they are.
 
 import jax
 import numpy as np
+from scipy.sparse.linalg import eigsh
 
-from onebasin.alignment.gaussian_fit import leading
 from onebasin.alignment.members import Members
 from onebasin.likelihoods import Likelihood, Regression
 from onebasin.networks.network import Apply, forward
 from onebasin.trees import PyTree
 
 INPUTS = 1000  # of the batch, at most
+
+
+def leading(gram: np.ndarray, rank: int) -> np.ndarray:
+    """The eigenvectors of the largest eigenvalues, by Lanczos iteration where it pays."""
+    if 8 * rank > len(gram):
+        return np.linalg.eigh(gram)[1][:, : -rank - 1 : -1]
+    start = np.random.default_rng(0).standard_normal(len(gram))
+    return eigsh(gram, rank, v0=start)[1][:, ::-1]
 
 
 def output_directions(
