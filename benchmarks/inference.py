@@ -44,7 +44,7 @@ class Chunk:
         program = BUILDERS[type(method)](problem, method)
         replicas = Replicas(runs * program.replicas, sequential=True)
         self.keys = replicas.place(jax.random.split(jax.random.key(0), replicas.count))
-        self.data = replicas.copy_to_all(program.data)
+        self.data = replicas.place_data(program.data)
         self.states = replicas.initial_states(program, self.keys, self.data)
         self.steps, self.place = steps, 0
         self.loop = compile_loop(program, replicas, self.states, self.keys, self.data, steps)

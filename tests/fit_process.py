@@ -1,6 +1,9 @@
-"""A fit in its own process, or several, for tests that kill it: `python fit_process.py <json>`.
+"""A fit in its own process, or several, for tests that kill it.
 
-Prints nothing; when a signal stops it, exits with the code of that signal.
+    python fit_process.py JSON [ADDRESS COUNT NUMBER]
+
+Prints nothing; when a signal stops it, exits with the code of that signal. With an address it is
+process NUMBER of COUNT that share the fits.
 """
 
 import json
@@ -8,6 +11,11 @@ import sys
 from typing import Any
 
 import jax
+
+if __name__ == "__main__" and len(sys.argv) > 2:  # before anything computes
+    address, count, number = sys.argv[2:]
+    jax.distributed.initialize(address, int(count), int(number), heartbeat_timeout_seconds=60)
+
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn

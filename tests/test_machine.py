@@ -22,6 +22,9 @@ from onebasin.posterior import load
         (["--threads", "0"], "--threads is '0'; give a number from 1"),
         (["--threads=two"], "--threads is 'two'"),
         (["--threads", "9" * 50], "--threads is '99999999999999999999'; give"),
+        (["--coordinator", "here"], "--coordinator is 'here'; give the first process as HOST:PORT"),
+        (["--process", "-1"], "--process is '-1'; give a number from 0"),
+        (["--distributed"], "several processes can share a fit, but not 'symmetry'"),
     ],
 )
 def test_wrong_ones_are_one_sentence(arguments, message, capsys):
@@ -31,6 +34,13 @@ def test_wrong_ones_are_one_sentence(arguments, message, capsys):
     told = capsys.readouterr().err
     assert message in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.fast
+def test_a_process_that_uses_jax_already_cannot_join_others(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["fit", "map", "--out", "q.st", "--coordinator", "127.0.0.1:1"])
+    assert "call jax.distributed.initialize before" in capsys.readouterr().err
 
 
 @pytest.mark.fast

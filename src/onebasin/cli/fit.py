@@ -53,6 +53,8 @@ class Setting(shared.SeededOptions, shared.OverwriteOption):
     """Factor on the number of examples, for augmented data."""
     runs: int | None = None
     """Number of independent fits in one program."""
+    data_shards: int = 1
+    """Devices that share the data of each run, member or chain."""
     resume: bool = False
     """Continue from the checkpoint, or start if there is none."""
     checkpoint: Path | None = None
@@ -239,6 +241,7 @@ def run(config: FitConfig) -> None:
     shared.check_size(setting.network, setting.width, setting.depth)
     import jax
 
+    from onebasin import processes
     from onebasin.cli.opening import likelihood_for, network_for, problem_of
     from onebasin.inference.fitting import fit
 
@@ -264,13 +267,15 @@ def run(config: FitConfig) -> None:
             out=setting.out,
             checkpoint=setting.checkpoint,
             checkpoint_interval=setting.checkpoint_interval,
+            data_shards=setting.data_shards,
             resume=setting.resume,
             overwrite=setting.overwrite,
             progress=_InFlags(report, type(config)),
             history=setting.history,
         )
-    for result in fitted if isinstance(fitted, list) else [fitted]:
-        _report(config, result)
+    if processes.is_first():
+        for result in fitted if isinstance(fitted, list) else [fitted]:
+            _report(config, result)
 
 
 class _InFlags(Reporter):

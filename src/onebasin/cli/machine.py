@@ -1,21 +1,28 @@
 """The flags of every command that say where and how JAX computes: --device, --x64, --threads.
 
+`fit` can run as one of several processes: --distributed, or --coordinator, --processes, --process.
+
 They are read before JAX is imported, because it takes most of them from the environment.
 """
 
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import get_args
+from functools import partial
+from typing import Any, get_args
 
 from onebasin.choices import DeviceName
 
 MOST_THREADS = 4096
 # What JAX, and the libraries of linear algebra below NumPy and SciPy, read when they are loaded.
 THREAD_VARIABLES = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+# What says how several processes find each other, where Slurm, Open MPI or Kubernetes do not.
+PROCESS_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,15 @@ class Machine:
     device: str | None = None
     x64: bool = False
     threads: int | None = None
+    distributed: bool = False
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether this process is one of several that share the work."""
+        return self.distributed or self.coordinator is not None
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -32,8 +48,12 @@ class Machine:
         if "jax" not in sys.modules:
             os.environ |= self._environment()
             self._keep_to_few_cores()
+            if self.is_shared:
+                self._join()
             yield
             return
+        if self.is_shared:
+            raise ValueError("JAX is in use already; call jax.distributed.initialize before")
         import jax
 
         with ExitStack() as stack:
@@ -53,6 +73,24 @@ class Machine:
             found |= dict.fromkeys(THREAD_VARIABLES, str(self.threads))
         return found
 
+    def _join(self) -> None:
+        """Find the other processes: by the flags, the environment, or what JAX knows of the job."""
+        import jax
+
+        named = [os.environ.get(name) for name in PROCESS_VARIABLES]
+        address = self.coordinator or named[0]
+        count, number = (
+            given if given is not None else _number(PROCESS_VARIABLES[i], named[i])
+            for i, given in ((1, self.processes), (2, self.process))
+        )
+        try:
+            jax.distributed.initialize(address, count, number)
+        except ValueError as error:
+            raise ValueError(
+                f"the processes of this job are not known ({error}); start them by Slurm, Open MPI "
+                "or Kubernetes, or give --coordinator HOST:PORT --processes N --process I"
+            ) from None
+
     def _keep_to_few_cores(self) -> None:
         """Where the system allows it: our own threads, and whatever reads no variable."""
         if self.threads is None or not hasattr(os, "sched_setaffinity"):
@@ -66,20 +104,22 @@ class Machine:
 def split_arguments(arguments: Sequence[str]) -> tuple[Machine, list[str]]:
     """What the common flags say, and the other arguments.
 
-    >>> split_arguments(["fit", "vi", "--x64", "--threads=2"])
-    (Machine(device=None, x64=True, threads=2), ['fit', 'vi'])
+    >>> machine, rest = split_arguments(["fit", "vi", "--x64", "--threads=2"])
+    >>> machine.x64, machine.threads, rest
+    (True, 2, ['fit', 'vi'])
     """
-    machine, rest, left = {}, [], list(arguments)
+    machine: dict[str, Any] = {}
+    rest, left = [], list(arguments)
     while left:
         flag, equals, value = left.pop(0).partition("=")
         if flag == "--x64" and not equals:
             machine["x64"] = True
-        elif flag in ("--device", "--threads"):
+        elif flag == "--distributed" and not equals:
+            machine["distributed"] = True
+        elif flag in VALUES:
             if not equals:
                 value = left.pop(0) if left else ""
-            machine[flag.removeprefix("--")] = (
-                _device(value) if flag == "--device" else _threads(value)
-            )
+            machine[flag.removeprefix("--")] = VALUES[flag](value)
         else:
             rest.append(flag + equals + value)
     return Machine(**machine), rest
@@ -91,7 +131,27 @@ def _device(text: str) -> str:
     return text
 
 
-def _threads(text: str) -> int:
-    if not (text.isdecimal() and text.isascii() and 0 < int(text[:9]) <= MOST_THREADS):
-        raise ValueError(f"--threads is '{text:.20}'; give a number from 1 to {MOST_THREADS}")
+def _count(flag: str, text: str, least: int = 1, most: int = MOST_THREADS) -> int:
+    if not (text.isdecimal() and text.isascii() and least <= int(text[:9]) <= most):
+        raise ValueError(f"{flag} is '{text:.20}'; give a number from {least} to {most}")
     return int(text)
+
+
+def _number(name: str, text: str | None) -> int | None:
+    return None if text is None else _count(name, text, 0)
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"--coordinator is '{text:.80}'; give the first process as HOST:PORT")
+    return text
+
+
+VALUES: dict[str, Callable[[str], str | int]] = {
+    "--device": _device,
+    "--threads": partial(_count, "--threads"),
+    "--coordinator": _address,
+    "--processes": partial(_count, "--processes"),
+    "--process": partial(_count, "--process", least=0),
+}

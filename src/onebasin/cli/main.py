@@ -64,6 +64,7 @@ commands (`onebasin COMMAND --help` for a command's own options):
 {commands}
 
 options: -h; --version; --debug; --device cpu|gpu|tpu; --threads N; --x64
+one fit by several processes: --distributed; or --coordinator HOST:PORT --processes N --process I
 examples: onebasin demo; onebasin fit vi --out q.safetensors
 """
 
@@ -90,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     name, *rest = arguments
     if name not in COMMANDS:
         _fail(f"there is no command '{name}'; the commands are {', '.join(COMMANDS)}")
+    if machine.is_shared and name != "fit":
+        _fail(f"several processes can share a fit, but not '{name}'; run it without --distributed")
     if argv is None:  # not called from a Python program, which may use JAX already
         _offer_devices(os.environ)
         from onebasin.compilation_cache import settings

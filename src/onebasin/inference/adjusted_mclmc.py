@@ -29,6 +29,7 @@ from onebasin.inference.full_batch import log_density, relative_log_prior
 from onebasin.inference.hmc import DIVERGENCE_THRESHOLD
 from onebasin.inference.methods import AdjustedMCLMC
 from onebasin.inference.program import Info, Program
+from onebasin.inference.shards import WHOLE, Shards
 from onebasin.inference.warmup import Tuning, build_warmup
 from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
@@ -51,14 +52,14 @@ class AdjustedState(NamedTuple):
     records: dict[str, jax.Array]
 
 
-def build(problem: Problem, method: AdjustedMCLMC) -> Program:
+def build(problem: Problem, method: AdjustedMCLMC, shards: Shards = WHOLE) -> Program:
     size = check_dimension(problem, method)
     warmup = build_warmup(method)
     length = method.leapfrog_steps
     integrator, gradients = INTEGRATORS[method.integrator]
 
     def start(position: PyTree, key: jax.Array, data: Batch) -> AdjustedState:
-        density = log_density(problem, data, origin=position)
+        density = log_density(problem, data, origin=position, shards=shards)
         logdensity, gradient = jax.value_and_grad(density)(position)
         direction = generate_unit_vector(subkey(key, "direction"), position)
         zero = jnp.zeros_like(logdensity)
@@ -91,7 +92,7 @@ def build(problem: Problem, method: AdjustedMCLMC) -> Program:
             direction: Any = generate_unit_vector(direction_key, chain.position)
             return IntegratorState(chain.position, direction, *chain[1:])
 
-        density = log_density(problem, data, origin=chain.position)
+        density = log_density(problem, data, origin=chain.position, shards=shards)
         integrate = integrator(density, state.tuning.inverse_mass)
         before = jax.lax.cond(place == 0, begin, lambda: state.path)
         end, change = cast(Any, integrate(before, cast(Any, step_size)))
@@ -123,6 +124,7 @@ def build(problem: Problem, method: AdjustedMCLMC) -> Program:
     return chain_program(
         problem,
         method,
+        shards,
         start=start,
         step=step,
         steps_per_transition=length,

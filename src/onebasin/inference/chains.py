@@ -12,6 +12,7 @@ from onebasin.inference.map_estimate import MAPState
 from onebasin.inference.methods import FullBatchMethod
 from onebasin.inference.opening import opening
 from onebasin.inference.program import DrawPlan, Info, Program, Summary, seconds_per_step
+from onebasin.inference.shards import Shards
 from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
 from onebasin.trees import PyTree, num_parameters
@@ -29,6 +30,7 @@ class Begun(NamedTuple):
 def chain_program(
     problem: Problem,
     method: FullBatchMethod,
+    shards: Shards,
     *,
     start: Callable[[PyTree, jax.Array, Batch], Any],
     step: Callable[[Any, jax.Array, jax.Array, Batch], tuple[Any, Info]],
@@ -50,7 +52,7 @@ def chain_program(
     def init(key: jax.Array, data: Batch) -> Any:
         return start(problem.init(subkey(key, "init")), key, data)
 
-    train = opening(problem, max(epochs, 1), method.mode_rate)
+    train = opening(problem, max(epochs, 1), method.mode_rate, shards)
 
     def first(key: jax.Array, data: Batch) -> Begun:
         return Begun(train.init(key), init(key, data))
@@ -80,7 +82,8 @@ def chain_program(
         replicas=method.chains,
         uses_run_key=False,
         steps=epochs + (method.warmup + method.draws * method.thin) * steps_per_transition,
-        data=chunked(problem, method.data_chunk),
+        data=chunked(problem, method.data_chunk, shards.count),
+        splits_data=shards.count > 1,
         reports=reports,
         init=first if epochs else init,
         step=advance if epochs else step,

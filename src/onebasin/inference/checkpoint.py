@@ -2,9 +2,15 @@
 
 A checkpoint is a safetensors file with arrays by key path and JSON in its header. It is replaced
 atomically: at whatever moment a process is killed, the file is the last complete checkpoint.
+
+Where several processes share a fit, each writes the states of its own replicas to a part beside the
+checkpoint. The checkpoint then holds the names of the parts, and is replaced once all are complete.
+Any number of processes can go on from there.
 """
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +27,7 @@ from onebasin.tensor_files import (
 from onebasin.trees import PyTree, first_difference, leaves_by_path, shapes_by_path, with_leaves
 
 FORMAT = "onebasin-checkpoint"
+PART = "onebasin-checkpoint-part"
 VERSION = 2  # the first has no checksums, and for chains the statistics of their draws
 
 
@@ -36,6 +43,8 @@ class Checkpoint:
     config: dict[str, Any]
     history: list[dict[str, Any]]
     arrays: dict[str, np.ndarray]
+    layout: dict[str, int] = field(default_factory=dict)
+    """How the replicas were spread over devices; empty in earlier files."""
 
     def states(self, like: PyTree) -> PyTree:
         """The states, with a leading axis of replicas, in the containers of `like`."""
@@ -58,6 +67,44 @@ def write_checkpoint(path: Path, body: dict[str, Any], states: PyTree) -> None:
     write_tensors(path, tensors, header)
 
 
+def part_of(path: Path, step: int, first: int) -> Path:
+    """The part of a checkpoint with the replicas from `first` on."""
+    return path.with_name(f"{path.name}.{step}-{first}")
+
+
+def write_part(path: Path, step: int, first: int, states: PyTree) -> None:
+    """Write the states of one process's replicas, the first of which is `first`."""
+    tensors = {f"state/{name}": leaf for name, leaf in leaves_by_path(states).items()}
+    header = {"format": PART, "version": str(VERSION)}
+    write_tensors(part_of(path, step, first), tensors, header)
+
+
+def write_index(path: Path, body: dict[str, Any], firsts: Sequence[int]) -> None:
+    """Replace the checkpoint by one that consists of parts, and remove those of the last one."""
+    parts = [part_of(path, body["step"], first).name for first in firsts]
+    header = {"format": FORMAT, "version": str(VERSION)}
+    write_tensors(path, {}, {**header, "body": to_json({**body, "parts": parts}, "checkpoint")})
+    remove_parts(path, keep=parts)
+
+
+def remove_parts(path: Path, keep: Sequence[str] = ()) -> None:
+    """Remove the parts of a checkpoint, except some."""
+    ours = re.compile(re.escape(path.name) + r"\.\d+-\d+")
+    for other in path.parent.iterdir():
+        if ours.fullmatch(other.name) and other.name not in keep:
+            other.unlink(missing_ok=True)
+
+
+def _joined(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The arrays of all parts, joined along the axis of replicas."""
+    parts = []
+    for name in names:
+        header, arrays = read_tensors(path.with_name(name))
+        header.check_form(PART, VERSION, "a part of a checkpoint of OneBasin")
+        parts.append(arrays)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint; an incomplete or damaged one is refused."""
     try:
@@ -65,9 +112,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
         header.check_form(FORMAT, VERSION, "a checkpoint of OneBasin")
         if any(name.startswith("record/") for name in arrays):
             raise TensorFileError(f"{path} is of chains that an earlier OneBasin has not finished")
-        match header.json("body", dict):
+        body = header.json("body", dict)
+        if parts := body.get("parts"):
+            arrays = _joined(path, parts)
+        match body:
             case {"step": int(step), "config": dict(config), "history": list(history)}:
-                return Checkpoint(step, config, history, arrays)
+                return Checkpoint(step, config, history, arrays, body.get("layout", {}))
         raise TensorFileError(f"{path} has a damaged header: it lacks step, config or history")
     except TensorFileError as error:
         text = str(error).removesuffix(f"; {REPLACE}")

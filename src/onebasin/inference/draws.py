@@ -193,6 +193,22 @@ def open_stores(
     return stores
 
 
+def attach_stores(
+    files: Files,
+    shapes: PyTree,
+    program: Program,
+    records: Mapping[str, np.dtype],
+    known: object,
+    state: PyTree | None = None,
+) -> list[DrawStore]:
+    """The stores that another process has opened with the same arguments."""
+    if program.draws is None:
+        return []
+    chains, per_chain = program.replicas, program.draws.per_replica
+    paths = [files.draws(run) for run in range(files.runs or 1)]
+    return [DrawStore(shapes, chains, per_chain, p, records, known, state) for p in paths]
+
+
 def _recover(path: Path, files: Files, run: int, saved: Checkpoint) -> None:
     """Make sure that `path` has the draws of a run.
 

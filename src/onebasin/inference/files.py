@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onebasin.atomic import locked, sweep_all
+from onebasin.inference.checkpoint import remove_parts
 from onebasin.tensor_files import Pathlike
 
 
@@ -87,6 +88,13 @@ class Files:
 
     def remove_progress(self) -> None:
         """Remove the checkpoint, history and collected draws of an earlier fit."""
-        for path in (self.checkpoint, self.history, *self._collected()):
+        for path in (self.history, *self._collected()):
             if path is not None:
                 path.unlink(missing_ok=True)
+        self.remove_checkpoint()
+
+    def remove_checkpoint(self) -> None:
+        """Remove the checkpoint and its parts."""
+        if self.checkpoint is not None:
+            self.checkpoint.unlink(missing_ok=True)
+            remove_parts(self.checkpoint)

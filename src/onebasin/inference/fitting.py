@@ -2,15 +2,26 @@
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Required, TypedDict, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    Required,
+    TypedDict,
+    Unpack,
+    overload,
+)
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin import processes
 from onebasin.atomic import WriteError
 from onebasin.inference import (
     adjusted_mclmc,
@@ -24,14 +35,21 @@ from onebasin.inference import (
     swag,
     vi,
 )
-from onebasin.inference.checkpoint import check_same_fit, read_checkpoint, write_checkpoint
+from onebasin.inference.checkpoint import (
+    check_same_fit,
+    read_checkpoint,
+    settings_of,
+    write_checkpoint,
+    write_index,
+    write_part,
+)
 from onebasin.inference.closing import advice, closing_words
 from onebasin.inference.diagnostics import (
     chain_statistics,
     loss_after_measuring,
     record_statistics,
 )
-from onebasin.inference.draws import open_stores, read_statistics, record_types
+from onebasin.inference.draws import attach_stores, open_stores, read_statistics, record_types
 from onebasin.inference.files import Files
 from onebasin.inference.history import (
     figures_of,
@@ -63,8 +81,9 @@ from onebasin.inference.methods import (
 )
 from onebasin.inference.program import Program
 from onebasin.inference.refreshing import refresh_state
-from onebasin.inference.replicas import Replicas
+from onebasin.inference.replicas import Replicas, change_of_layout, check_shards
 from onebasin.inference.room import bytes_needed, check_room
+from onebasin.inference.shards import Shards
 from onebasin.inference.signals import FitInterrupted, StopRequest
 from onebasin.inference.vi_defaults import settled
 from onebasin.keys import check_key
@@ -82,7 +101,7 @@ from onebasin.posterior import (
 from onebasin.problem import Problem
 from onebasin.progress import Progress, Reporter, check_progress, reporting
 from onebasin.tensor_files import Pathlike, finite
-from onebasin.trees import take_entry
+from onebasin.trees import PyTree, take_entry
 
 ROWS = 25  # of the history, at least: enough to see the course of a short fit
 
@@ -97,7 +116,9 @@ OF_THIS_TIME = (
     *("steps_this_time", "resumed_from"),
 )
 WITHOUT_STATISTICS = (Laplace,)
-BUILDERS: dict[type[Method], Callable[[Problem, Any], Program]] = {
+SHARING = (VI, MAP, Ensemble, HMC, NUTS, MCLMC, AdjustedMCLMC)
+"""Methods whose replicas can each be spread over several devices."""
+BUILDERS: dict[type[Method], Callable[..., Program]] = {
     VI: vi.build,
     IVON: ivon.build,
     SWAG: swag.build,
@@ -192,6 +213,7 @@ class FitOptions(TypedDict, total=False):
     progress: Progress
     history: Pathlike | None
     chunk_steps: int | None
+    data_shards: int
 
 
 @overload
@@ -240,6 +262,7 @@ def fit(
     progress: Progress = "auto",
     history: Pathlike | None = None,
     chunk_steps: int | None = None,
+    data_shards: int = 1,
 ) -> FitResult[Any] | list[FitResult[Any]]:
     """Fit a posterior: a `FitResult`, or a list of them with `runs`.
 
@@ -261,9 +284,14 @@ def fit(
       history: file of the history, one JSON object per line.
       chunk_steps: steps between progress updates and checks for Ctrl-C; by default about 1 s, or
         a twenty-fifth of the fit.
+      data_shards: devices that share the data, or the minibatch, of each run, member or chain. The
+        sums over the data are then taken in another order, which changes the last digits.
 
     Returns:
       The posterior with its history and statistics; a list with `runs`.
+
+    After `jax.distributed.initialize` all processes call `fit` with the same arguments. Runs,
+    members and chains are spread over the devices of all; `out` is in a folder that all see.
 
     >>> import jax, onebasin as ob
     >>> data = ob.load_dataset("digits", limit=100)
@@ -286,6 +314,14 @@ def fit(
     if not checkpoint_interval >= 0:
         raise ValueError(f"checkpoint_interval is {checkpoint_interval}; give seconds, 0 or more")
     check_progress(progress)
+    check_shards(data_shards, len(jax.devices()))
+    if processes.several() and out is None:
+        raise ValueError("a fit of several processes needs out=, a path that all of them see")
+    if data_shards > 1 and not isinstance(method, SHARING):
+        names = ", ".join(kind.__name__ for kind in SHARING)
+        raise ValueError(
+            f"{type(method).__name__} cannot share its data; data_shards is for {names}"
+        )
     if isinstance(method, VI):
         method = settled(problem, method)
     key = check_key(key)
@@ -305,16 +341,32 @@ def fit(
                 f"{type(method).__name__} does not take networks with running statistics; fit them "
                 "with MAP, Ensemble, VI, IVON, SWAG or chains"
             )
+        minibatches = not isinstance(method, FullBatchMethod)
+        if data_shards > 1 and problem.running is not None and minibatches:
+            raise ValueError(
+                "minibatches of a network with running statistics cannot be shared by devices, "
+                "since each would have statistics of its own; leave out data_shards"
+            )
         # Before any file is touched: this may raise.
-        program = BUILDERS[type(method)](problem, method)
-        with files.locked():
-            files.sweep()
-            if not resume:
-                if not overwrite:
-                    files.check_new()
-                files.remove_progress()
-            work = _Fit(problem, method, program, key, files, config, resume, chunk_steps)
-            with reporting(progress) as report:
+        shared = (Shards(data_shards),) if data_shards > 1 else ()
+        program = BUILDERS[type(method)](problem, method, *shared)
+        with ExitStack() as held:
+
+            def prepare() -> None:
+                if not processes.is_first():
+                    return
+                held.enter_context(files.locked())
+                files.sweep()
+                if not resume:
+                    if not overwrite:
+                        files.check_new()
+                    files.remove_progress()
+
+            processes.together("prepare its files", prepare)
+            work = _Fit(
+                problem, method, program, key, files, config, resume, chunk_steps, data_shards
+            )
+            with reporting(progress if processes.is_first() else "silent") as report:
                 results = work.run(report, checkpoint_interval)
                 for note in dict.fromkeys(note for result in results for note in result.notes):
                     report.note(note)
@@ -333,28 +385,38 @@ class _Fit:
     config: dict[str, Any]
     resume: bool
     chunk_steps: int | None
+    data_shards: int = 1
 
     def __post_init__(self) -> None:
         program, shapes = self.program, self.problem.shapes
         self.runs = self.files.runs or 1
-        self.replicas = Replicas.of(program, self.runs * program.replicas)
-        keys = self._replica_keys()
-        self.keys = self.replicas.place(keys)
-        self.data = self.replicas.copy_to_all(program.data)
+        self.replicas = Replicas.of(program, self.runs * program.replicas, self.data_shards)
+        self.keys = self.replicas.place(self._replica_keys())
+        self.data = self.replicas.place_data(program.data)
         self.step, self.saved_step = 0, None
         self.history: list[dict[str, Any]] = []
         saved, path = None, self.files.checkpoint
-        like = jax.eval_shape(jax.vmap(program.init, (0, None)), keys, program.data)
+        self.like = like = self.replicas.state_shapes(program, self.keys, self.data)
         if self.resume and path is not None and path.exists():
             saved = read_checkpoint(path)
             check_same_fit(saved.config, self.config, str(path), longer=True)
         records = record_types(program, like)
         running = self.problem.state
-        needed = bytes_needed(self.files, program, shapes, like, records, running)
-        check_room(needed)
-        self.bytes_needed = sum(needed.values())
         known = [self.problem.network, self.config["problem"]]
-        self.stores = open_stores(self.files, shapes, program, records, known, saved, running)
+        self.bytes_needed, self.stores = 0, []
+
+        def allocate() -> None:
+            if processes.is_first():
+                needed = bytes_needed(self.files, program, shapes, like, records, running)
+                check_room(needed)
+                self.bytes_needed = sum(needed.values())
+                given = (self.files, shapes, program, records, known, saved, running)
+                self.stores = open_stores(*given)
+
+        processes.together("allocate its files", allocate)
+        if not processes.is_first():
+            self.stores = attach_stores(self.files, shapes, program, records, known, running)
+        self.change = "" if saved is None else change_of_layout(saved.layout, self.replicas)
         if saved is None:
             self.states = self.replicas.initial_states(program, self.keys, self.data)
         else:
@@ -377,6 +439,13 @@ class _Fit:
             stats = self._run_steps(report, interval)
             self._save_before_writing()
             return self._finish(stats, report)
+        except jax.errors.JaxRuntimeError as error:
+            if not processes.several() or "RESOURCE_EXHAUSTED" in str(error):
+                raise
+            raise processes.OtherProcessError(
+                f"another process of this fit has ended or cannot be reached; "
+                f"{self._saved_where()}; start all of them again with resume=True"
+            ) from error
         except WriteError as error:
             advice = (
                 "start again" if self.saved_step is None else "resume=True continues from there"
@@ -389,24 +458,27 @@ class _Fit:
     def _run_steps(self, report: Reporter, interval: float) -> dict[str, Any]:
         first_step, began, steps = self.step, time.perf_counter(), self.program.steps
         what = f"{type(self.method).__name__}, step"
+        if self.change:
+            report.note(self.change)
         report(what, self.step, steps, "compiling")
         loop = compile_loop(
             self.program, self.replicas, self.states, self.keys, self.data, self.chunk_length
         )
         # The rows after the checkpoint are dropped from the file: they will be written again.
-        write_rows(self.files.history, self.history, "w")
+        self._write_rows(self.history, "w")
         saved_at = time.monotonic()
         with StopRequest() as stop:
             while self.step < steps:
                 row = self._run_chunk(loop)
                 self.history.append(row)
-                write_rows(self.files.history, [row], "a")
+                self._write_rows([row], "a")
                 report(what, self.step, steps, figures_of(row))
                 if self.step == steps:
                     break
-                if stop.signal is not None:
-                    self._stop(stop.signal)
-                if time.monotonic() - saved_at >= interval:
+                # A signal to any process stops all; the first one's clock is that of all.
+                if signal := int(processes.values(stop.signal or 0).max()):
+                    self._stop(signal)
+                if processes.values(int(time.monotonic() - saved_at >= interval))[0]:
                     self._save()
                     saved_at = time.monotonic()
         return {
@@ -417,6 +489,7 @@ class _Fit:
             "resumed_from": first_step or None,
             "chunk_steps": self.chunk_length,
             "devices": self.replicas.mesh.size,
+            **({"data_shards": self.data_shards} if self.data_shards > 1 else {}),
             "lanes": self.replicas.count,  # the name of replicas in existing files
             "memory": loop.memory,
         }
@@ -430,11 +503,12 @@ class _Fit:
         self.states, report = loop.run(
             self.states, self.keys, self.data, np.int32(start), np.int32(stop)
         )
-        report = self.replicas.to_host(report)
+        sums, first_bad = self.replicas.to_all_hosts((report.sums, report.first_bad))
+        report = ChunkReport(sums, first_bad, self.replicas.to_host(report.draws))
         self._check_finite(report)
         self._keep_draws(report, start, stop)
         self.step = stop
-        figures = self.program.summarise(report.sums, stop - start)
+        figures = self.program.summarise(sums, stop - start)
         epoch = self.program.steps_per_epoch
         return {
             "step": stop,
@@ -469,24 +543,38 @@ class _Fit:
         first, last = plan.kept_before(start), plan.kept_before(stop)
         if first == last:
             return
-        for replica in range(self.replicas.count):
+        for place, replica in enumerate(self.replicas.own):
             run, chain = divmod(replica, self.program.replicas)
-            own = take_entry(take_entry(report.draws, replica), slice(last - first))
+            own = take_entry(take_entry(report.draws, place), slice(last - first))
             self.stores[run].put(chain, first, own["params"], own["records"])
 
     def _save(self) -> None:
         if self.files.checkpoint is None:
             return
-        for store in self.stores:
-            store.flush()
-        body = {"step": self.step, "config": self.config, "history": self.history}
-        states = self.replicas.to_host(self.states)
-        write_checkpoint(self.files.checkpoint, body, states)
+        path, layout = self.files.checkpoint, self.replicas.layout()
+        body = {"step": self.step, "config": self.config, "history": self.history, "layout": layout}
+        states, own = self.replicas.to_host(self.states), self.replicas.own
+
+        def write() -> None:
+            for store in self.stores:
+                store.flush()
+            if not processes.several():
+                write_checkpoint(path, body, states)
+            elif own:
+                write_part(path, self.step, own[0], states)
+
+        processes.together("write its part of the checkpoint", write)
+        if processes.several():
+            firsts = self.replicas.firsts()
+            commit = lambda: write_index(path, body, firsts) if processes.is_first() else None
+            processes.together("write the checkpoint", commit)
         self.saved_step = self.step
 
     def _save_before_writing(self) -> None:
         """Save the last step: if the posterior cannot be written, nothing is computed again."""
-        if self.files.out is not None and self.saved_step != self.step:
+        if processes.several():
+            self._save()  # from which each run is put together
+        elif self.files.out is not None and self.saved_step != self.step:
             # Without room for a checkpoint there may still be enough for the posterior.
             with suppress(WriteError):
                 self._save()
@@ -503,42 +591,75 @@ class _Fit:
         raise FitInterrupted(message, exit_code=128 + signal)
 
     def _finish(self, stats: dict[str, Any], report: Reporter) -> list[FitResult[Any]]:
-        states = self.replicas.to_host(self.states)
-        results, outs = [], self.files.outs()
-        for run in range(self.runs):
-            own = slice(run * self.program.replicas, (run + 1) * self.program.replicas)
-            run_stats = dict(stats)
-            if self.program.finish is not None:
-                posterior = self._with_state(self.program.finish(take_entry(states, own)), report)
-                if self.program.statistics is not None:
-                    run_stats |= self.program.statistics(take_entry(states, own))
+        runs, per_run = range(self.runs), self.program.replicas
+        own = [r for r in runs if self.replicas.keeper(r * per_run) == jax.process_index()]
+        states = self._last_states()
+        made = processes.together(
+            "write its posteriors",
+            lambda: {run: self._finished(run, states, stats, report) for run in own},
+        )
+        if not processes.several() or processes.is_first():
+            self.files.remove_checkpoint()
+        if not self.files.outs():
+            for store in self.stores:
+                store.delete_file()
+        return [made.get(run) or self._read(run, stats) for run in runs]
+
+    def _last_states(self) -> PyTree:
+        """The states of all replicas after the last step."""
+        if not processes.several():
+            return self.replicas.to_host(self.states)
+        assert self.files.checkpoint is not None
+        return read_checkpoint(self.files.checkpoint).states(self.like)
+
+    def _finished(
+        self, run: int, states: PyTree, stats: dict[str, Any], report: Reporter
+    ) -> FitResult[Any]:
+        """Make the posterior of a run, and write it."""
+        own = slice(run * self.program.replicas, (run + 1) * self.program.replicas)
+        run_stats = dict(stats)
+        if self.program.finish is not None:
+            posterior = self._with_state(self.program.finish(take_entry(states, own)), report)
+            if self.program.statistics is not None:
+                run_stats |= self.program.statistics(take_entry(states, own))
+        else:
+            posterior = self._with_state(self.stores[run].samples(), report)
+            self.stores[run].put_state(posterior.state)
+            records = self.stores[run].statistics()
+            run_stats |= chain_statistics(self.problem, posterior, records)
+            if self.problem.running is not None and isinstance(self.method, FullBatchMethod):
+                rise = loss_after_measuring(self.problem, posterior, run_stats)
+                run_stats["loss_change_of_state"] = rise
+        path = self._out(run)
+        if path is not None:
+            network = self.problem.network
+            provenance = {"fit": self.config, "run": run, "stats": lasting_stats(run_stats)}
+            if record := getattr(self.problem.data, "record", None):
+                provenance["data"] = record  # how to read them again
+            if self.stores:
+                self.stores[run].become(path, network, provenance)
             else:
-                posterior = self._with_state(self.stores[run].samples(), report)
-                self.stores[run].put_state(posterior.state)
-                records = self.stores[run].statistics()
-                run_stats |= chain_statistics(self.problem, posterior, records)
-                if self.problem.running is not None and isinstance(self.method, FullBatchMethod):
-                    rise = loss_after_measuring(self.problem, posterior, run_stats)
-                    run_stats["loss_change_of_state"] = rise
-            history = [row_of_run(row, run, self.runs) for row in self.history]
-            path = outs[run] if outs else None
-            if path is not None:
-                network = self.problem.network
-                provenance = {"fit": self.config, "run": run, "stats": lasting_stats(run_stats)}
-                if record := getattr(self.problem.data, "record", None):
-                    provenance["data"] = record  # how to read them again
-                if self.stores:
-                    self.stores[run].become(path, network, provenance)
-                else:
-                    save(path, posterior, network=network, overwrite=True, **provenance)
-            results.append(
-                FitResult(posterior, history, run_stats, self.problem, self.method, path)
-            )
-        if self.files.checkpoint is not None:
-            self.files.checkpoint.unlink(missing_ok=True)
-        for store in self.stores if not outs else ():
-            store.delete_file()
-        return results
+                save(path, posterior, network=network, overwrite=True, **provenance)
+        return FitResult(posterior, self._rows(run), run_stats, self.problem, self.method, path)
+
+    def _read(self, run: int, stats: dict[str, Any]) -> FitResult[Any]:
+        """The result of a run that another process has written."""
+        path = self._out(run)
+        assert path is not None
+        found = _result_from(path, self.problem, self.method, self._rows(run))
+        return replace(found, stats=stats | found.stats)
+
+    def _out(self, run: int) -> Path | None:
+        outs = self.files.outs()
+        return outs[run] if outs else None
+
+    def _rows(self, run: int) -> list[dict[str, Any]]:
+        return [row_of_run(row, run, self.runs) for row in self.history]
+
+    def _write_rows(self, rows: list[dict[str, Any]], mode: Literal["w", "a"]) -> None:
+        write = lambda: write_rows(self.files.history, rows, mode)
+        if self.files.history is not None:
+            processes.together("write its history", write if processes.is_first() else lambda: None)
 
     def _with_state(self, posterior: PosteriorT, report: Reporter) -> PosteriorT:
         """The posterior with the running statistics that its params have on the training data."""
@@ -558,12 +679,19 @@ def _finished_results(
     files.sweep()
     results = []
     for path, rows in zip(outs, read_rows(files.history, len(outs)), strict=True):
-        provenance = read_header(path).provenance
-        check_same_fit(provenance.get("fit", {}), config, str(path))
-        posterior, records = load(path, like=problem.shapes), read_statistics(path)
-        stats = provenance["stats"] | (record_statistics(records) if records else {})
-        results.append(FitResult(posterior, rows, stats, problem, method, path))
+        check_same_fit(settings_of(path), config, str(path))
+        results.append(_result_from(path, problem, method, rows))
     return results
+
+
+def _result_from(
+    path: Path, problem: Problem, method: Method, rows: list[dict[str, Any]]
+) -> FitResult[Any]:
+    """The result of a finished fit, from its file."""
+    posterior, records = load(path, like=problem.shapes), read_statistics(path)
+    stats = read_header(path).provenance["stats"]
+    stats |= record_statistics(records) if records else {}
+    return FitResult(posterior, rows, stats, problem, method, path)
 
 
 def lasting_stats(stats: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ The gradient of a sum is the sum of gradients, so the gradient of each chunk is 
 loop together with its value, and only the running sum is kept.
 """
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -12,19 +13,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from onebasin.inference.shards import WHOLE, Shards
 from onebasin.problem import Batch, Problem
 from onebasin.trees import PyTree
 
 LogDensity: TypeAlias = Callable[[PyTree], jax.Array]
 
 
-def chunked(problem: Problem, size: int) -> Batch:
+def chunked(problem: Problem, size: int, shards: int = 1) -> Batch:
     """The training data as [chunks, size, ...]; padding, if any, has weight 0.
 
-    The number of chunks is that for `size`; the examples are distributed evenly over them.
+    The number of chunks is that for `size`, or the next multiple of `shards`; the examples are
+    distributed evenly over them.
     """
     count = problem.num_examples
-    chunks = -(-count // size)
+    chunks = shards * math.ceil(math.ceil(count / size) / shards)
     even = -(-count // chunks)
     padding = chunks * even - count
     picks = np.minimum(np.arange(chunks * even), count - 1)
@@ -37,8 +40,11 @@ def chunked(problem: Problem, size: int) -> Batch:
     return Batch(x, y, jnp.asarray(weight, dtype=dtype))
 
 
-def log_likelihood(problem: Problem, data: Batch) -> LogDensity:
-    """θ → (ρ/T) Σ log p(y | θ) over all chunks, with a gradient computed chunk by chunk."""
+def log_likelihood(problem: Problem, data: Batch, shards: Shards = WHOLE) -> LogDensity:
+    """θ → (ρ/T) Σ log p(y | θ) over all chunks, with a gradient computed chunk by chunk.
+
+    With several shards `data` are the chunks of one device; value and gradient are summed over all.
+    """
 
     data, state = data._replace(state=None), data.state  # one state for all chunks
 
@@ -47,7 +53,7 @@ def log_likelihood(problem: Problem, data: Batch) -> LogDensity:
 
     @jax.custom_vjp
     def total(params: PyTree) -> jax.Array:
-        return jax.lax.map(lambda chunk: of_chunk(params, chunk), data).sum()
+        return shards.sum(jax.lax.map(lambda chunk: of_chunk(params, chunk), data).sum())
 
     def forward(params: PyTree) -> tuple[jax.Array, PyTree]:
         def add(sums: tuple[jax.Array, PyTree], chunk: Batch) -> tuple[PyTree, None]:
@@ -56,8 +62,8 @@ def log_likelihood(problem: Problem, data: Batch) -> LogDensity:
 
         dtype = jax.tree.leaves(params)[0].dtype
         zero = (jnp.zeros((), dtype), jax.tree.map(jnp.zeros_like, params))
-        (value, gradient), _ = jax.lax.scan(add, zero, data)
-        return value, gradient
+        found, _ = jax.lax.scan(add, zero, data)
+        return shards.sum(found)
 
     def backward(gradient: PyTree, cotangent: jax.Array) -> tuple[PyTree]:
         return (jax.tree.map(lambda g: cotangent * g, gradient),)
@@ -66,14 +72,16 @@ def log_likelihood(problem: Problem, data: Batch) -> LogDensity:
     return total
 
 
-def log_density(problem: Problem, data: Batch, origin: PyTree | None = None) -> LogDensity:
+def log_density(
+    problem: Problem, data: Batch, origin: PyTree | None = None, shards: Shards = WHOLE
+) -> LogDensity:
     """θ → log likelihood + log prior(θ) − log prior(origin); the origin is 0 by default.
 
     A sampler does not depend on the constant, but its precision does: with a million weights Σθ²/2v
     is about half a million, which single precision resolves to a few hundredths at best. Relative
     to a nearby origin the terms (θ−o)(θ+o)/2v nearly cancel, and so do their rounding errors.
     """
-    likelihood = log_likelihood(problem, data)
+    likelihood = log_likelihood(problem, data, shards)
     return lambda params: likelihood(params) + relative_log_prior(problem, params, origin)
 
 

@@ -24,6 +24,7 @@ from onebasin.inference.chains import chain_program, report
 from onebasin.inference.full_batch import accurate_sum, log_density, relative_log_prior
 from onebasin.inference.methods import HMC
 from onebasin.inference.program import Info, Program
+from onebasin.inference.shards import WHOLE, Shards
 from onebasin.inference.warmup import Tuning, build_warmup
 from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
@@ -45,14 +46,14 @@ class ChainState(NamedTuple):
     records: dict[str, jax.Array]
 
 
-def build(problem: Problem, method: HMC) -> Program:
+def build(problem: Problem, method: HMC, shards: Shards = WHOLE) -> Program:
     warmup = build_warmup(method)
     length = method.leapfrog_steps
     inverse_mass = inverse_masses(method, problem.shapes)
 
     def start(position: PyTree, key: jax.Array, data: Batch) -> ChainState:
         del key
-        density = log_density(problem, data, origin=position)
+        density = log_density(problem, data, origin=position, shards=shards)
         logdensity, gradient = jax.value_and_grad(density)(position)
         chain = HMCState(position, logdensity, gradient)
         at_rest = jax.tree.map(jnp.zeros_like, position)
@@ -84,7 +85,7 @@ def build(problem: Problem, method: HMC) -> Program:
             momentum: Any = metric.sample_momentum(momentum_key, chain.position)
             return IntegratorState(chain.position, momentum, *chain[1:])
 
-        density = log_density(problem, data, origin=chain.position)
+        density = log_density(problem, data, origin=chain.position, shards=shards)
         leapfrog = velocity_verlet(density, metric.kinetic_energy)
         before = jax.lax.cond(place == 0, begin, lambda: state.path)
         end: Any = leapfrog(before, cast(Any, step_size))
@@ -116,7 +117,9 @@ def build(problem: Problem, method: HMC) -> Program:
         count = ended.astype(chain.logdensity.dtype)
         return state, report(problem, state.records, state.tuning.step_size, count)
 
-    return chain_program(problem, method, start=start, step=step, steps_per_transition=length)
+    return chain_program(
+        problem, method, shards, start=start, step=step, steps_per_transition=length
+    )
 
 
 def inverse_masses(method: HMC, shapes: PyTree) -> np.ndarray:

@@ -53,7 +53,7 @@ def compile_loop(
     """Compile a chunk of at most `steps` steps."""
     began = time.perf_counter()
     slots = 0 if program.draws is None else steps // program.draws.every + 1
-    chunk = replicas.on_devices(_chunk(program, replicas, slots), (0, 0, None, None, None))
+    chunk = replicas.on_devices(_chunk(program, replicas, slots), (0, 0, "data", None, None))
     t = np.int32(0)
     compiled = jax.jit(chunk, donate_argnums=0).lower(states, keys, data, t, t).compile()
     return CompiledLoop(compiled, time.perf_counter() - began, _memory(compiled))

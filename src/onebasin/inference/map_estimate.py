@@ -11,6 +11,7 @@ from onebasin.inference.methods import MAP, Ensemble
 from onebasin.inference.minibatches import Minibatches
 from onebasin.inference.optimisers import descend, direction
 from onebasin.inference.program import Info, Program, seconds_per_step
+from onebasin.inference.shards import WHOLE, Shards
 from onebasin.keys import subkey
 from onebasin.posterior import Samples
 from onebasin.problem import Batch, Problem
@@ -23,10 +24,11 @@ class MAPState(NamedTuple):
     state: PyTree | None = None
 
 
-def build(problem: Problem, method: MAP | Ensemble) -> Program:
+def build(problem: Problem, method: MAP | Ensemble, shards: Shards = WHOLE) -> Program:
     """One replica per member; a member equals the `MAP` fit with the same key."""
     members = method.members if isinstance(method, Ensemble) else 1
     batches = Minibatches.of(problem, method.batch_size)
+    batches.check_shares(shards)
     optimiser = direction(method.optimiser, method.momentum)
     learning_rate = batches.learning_rate(method, method.learning_rate, method.schedule)
     loss = posterior_loss(problem)
@@ -37,9 +39,10 @@ def build(problem: Problem, method: MAP | Ensemble) -> Program:
         return MAPState(params, optimiser.init(params), problem.state)
 
     def step(state: MAPState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[MAPState, Info]:
-        (batch,) = batches.take(data, key, t)
+        (batch,) = batches.take(data, key, t, shards=shards)
         batch = batch._replace(state=state.state)
         (_, (info, after)), gradient = jax.value_and_grad(loss, has_aux=True)(state.params, batch)
+        info, gradient = shards.mean((info, gradient))
         update, optimiser_state = optimiser.update(gradient, state.optimiser, state.params)
         params = descend(state.params, update, learning_rate(t))
         return MAPState(params, optimiser_state, after), info

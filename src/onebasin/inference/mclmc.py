@@ -30,6 +30,7 @@ from onebasin.inference.chains import chain_program
 from onebasin.inference.full_batch import log_density, relative_log_prior
 from onebasin.inference.methods import MCLMC
 from onebasin.inference.program import Info, Program
+from onebasin.inference.shards import WHOLE, Shards
 from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
 from onebasin.trees import PyTree, num_parameters, tree_dot
@@ -61,7 +62,7 @@ class MCLMCState(NamedTuple):
     records: dict[str, jax.Array]
 
 
-def build(problem: Problem, method: MCLMC) -> Program:
+def build(problem: Problem, method: MCLMC, shards: Shards = WHOLE) -> Program:
     size = check_dimension(problem, method)
     scale = math.sqrt(size)
     integrator, gradients = INTEGRATORS[method.integrator]
@@ -73,7 +74,7 @@ def build(problem: Problem, method: MCLMC) -> Program:
     measure, retune = (int(part * method.warmup) for part in (MEASURE, RETUNE))
 
     def start(position: PyTree, key: jax.Array, data: Batch) -> MCLMCState:
-        density = log_density(problem, data, origin=position)
+        density = log_density(problem, data, origin=position, shards=shards)
         logdensity, gradient = jax.value_and_grad(density)(position)
         direction = generate_unit_vector(subkey(key, "direction"), position)
         number = lambda value: jnp.asarray(value, logdensity.dtype)
@@ -99,7 +100,7 @@ def build(problem: Problem, method: MCLMC) -> Program:
         chain: Any = state.chain
         tuning = state.tuning
         step_key = jax.random.fold_in(subkey(key, "chain"), t)
-        density = log_density(problem, data, origin=chain.position)
+        density = log_density(problem, data, origin=chain.position, shards=shards)
         length, step_size = cast(Any, tuning.length), cast(Any, tuning.step_size)
         moved, info = kernel(step_key, chain, density, 1.0, length, step_size)
         moved, change = cast(Any, moved), jnp.asarray(info.energy_change)
@@ -157,6 +158,7 @@ def build(problem: Problem, method: MCLMC) -> Program:
     return chain_program(
         problem,
         method,
+        shards,
         start=start,
         step=step,
         gradients_per_step=gradients,

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from onebasin.inference.methods import BatchMethod, MinibatchMethod, ScheduleName
 from onebasin.inference.optimisers import schedule
 from onebasin.inference.program import Program
+from onebasin.inference.shards import WHOLE, Shards
 from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
 
@@ -42,9 +43,13 @@ class Minibatches:
     def per_epoch(self) -> int:
         return self.examples // self.size
 
-    def take(self, data: Batch, key: jax.Array, t: jax.Array, parts: int = 1) -> list[Batch]:
-        """The batch of step t, cut into `parts`."""
+    def take(
+        self, data: Batch, key: jax.Array, t: jax.Array, parts: int = 1, shards: Shards = WHOLE
+    ) -> list[Batch]:
+        """The batch of step t, cut into `parts`, of which each device takes its share."""
         bounds = [self.size * i // parts for i in range(parts + 1)]
+        if shards.count > 1:
+            return [self._share(data, key, t, a, b, shards) for a, b in pairwise(bounds)]
         if self.size == self.examples:
             return [Batch(data.x[a:b], data.y[a:b]) for a, b in pairwise(bounds)]
         epoch_key = jax.random.fold_in(subkey(key, "order"), t // self.per_epoch)
@@ -52,6 +57,27 @@ class Minibatches:
         picks = shuffled(places, self.examples, key=epoch_key)
         pick = lambda array, a, b: array.at[picks[a:b]].get(mode="promise_in_bounds")
         return [Batch(pick(data.x, a, b), pick(data.y, a, b)) for a, b in pairwise(bounds)]
+
+    def _share(
+        self, data: Batch, key: jax.Array, t: jax.Array, a: int, b: int, shards: Shards
+    ) -> Batch:
+        """This device's share of the examples a … b of the batch of step t."""
+        length = (b - a) // shards.count
+        picks = a + shards.index() * length + jnp.arange(length)
+        if self.size < self.examples:
+            epoch_key = jax.random.fold_in(subkey(key, "order"), t // self.per_epoch)
+            places = (t % self.per_epoch) * self.size + picks
+            picks = shuffled(places, self.examples, key=epoch_key)
+        take = lambda array: array.at[picks].get(mode="promise_in_bounds")
+        return Batch(take(data.x), take(data.y))
+
+    def check_shares(self, shards: Shards, parts: int = 1) -> None:
+        """Refuse batches that the devices cannot share evenly."""
+        if shards.count > 1 and self.size % (parts * shards.count):
+            raise ValueError(
+                f"batches of {self.size} examples cannot be shared evenly by {shards.count} "
+                f"devices; give a batch_size that is a multiple of {parts * shards.count}"
+            )
 
     def learning_rate(
         self, method: BatchMethod, rate: float, name: ScheduleName

@@ -11,6 +11,7 @@ from onebasin.inference.chains import REPORTS, chain_program, report
 from onebasin.inference.full_batch import log_density
 from onebasin.inference.methods import NUTS
 from onebasin.inference.program import Info, Program
+from onebasin.inference.shards import WHOLE, Shards
 from onebasin.inference.warmup import Tuning, build_warmup
 from onebasin.keys import subkey
 from onebasin.problem import Batch, Problem
@@ -25,13 +26,13 @@ class NUTSState(NamedTuple):
     records: dict[str, jax.Array]
 
 
-def build(problem: Problem, method: NUTS) -> Program:
+def build(problem: Problem, method: NUTS, shards: Shards = WHOLE) -> Program:
     warmup = build_warmup(method)
     kernel = blackjax.nuts.build_kernel()
 
     def start(position: PyTree, key: jax.Array, data: Batch) -> NUTSState:
         del key
-        chain = blackjax.nuts.init(position, log_density(problem, data))
+        chain = blackjax.nuts.init(position, log_density(problem, data, shards=shards))
         zero = jnp.zeros_like(chain.logdensity)
         names = ("acceptance", "divergent", "energy", "leapfrog_steps")
         records = {**dict.fromkeys(names, zero), "log_density": chain.logdensity}
@@ -46,7 +47,7 @@ def build(problem: Problem, method: NUTS) -> Program:
             chain, info = kernel(
                 transition_key,
                 state.chain,
-                log_density(problem, data),
+                log_density(problem, data, shards=shards),
                 tuning.step_size,
                 tuning.inverse_mass,
                 method.max_doublings,
@@ -68,6 +69,7 @@ def build(problem: Problem, method: NUTS) -> Program:
     return chain_program(
         problem,
         method,
+        shards,
         start=start,
         step=step,
         gradients_per_step=TYPICAL_LEAPFROG_STEPS,

@@ -14,6 +14,7 @@ from onebasin.inference.map_estimate import MAPState
 from onebasin.inference.methods import MAP
 from onebasin.inference.minibatches import Minibatches
 from onebasin.inference.program import Info
+from onebasin.inference.shards import WHOLE, Shards
 from onebasin.problem import Batch, Problem
 from onebasin.trees import PyTree
 
@@ -27,14 +28,17 @@ class Opening(NamedTuple):
     epoch: Callable[[MAPState, jax.Array, jax.Array, Batch], tuple[MAPState, Info]]
 
 
-def opening(problem: Problem, epochs: int, learning_rate: float) -> Opening:
-    """The steps of `MAP(epochs=epochs, learning_rate=learning_rate)` with the same key."""
+def opening(problem: Problem, epochs: int, learning_rate: float, shards: Shards = WHOLE) -> Opening:
+    """The steps of `MAP(epochs=epochs, learning_rate=learning_rate)` with the same key.
+
+    Every device of a group does the same on all the data, which it gathers for each epoch.
+    """
     method = MAP(epochs=epochs, learning_rate=learning_rate, batch_size=BATCH_SIZE)
     program = map_estimate.build(problem, method)
     per_epoch = Minibatches.of(problem, BATCH_SIZE).per_epoch
 
     def epoch(state: MAPState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[MAPState, Info]:
-        flat = in_a_row(data, problem.num_examples)
+        flat = in_a_row(shards.joined(data), problem.num_examples)
 
         def one(carry: MAPState, s: jax.Array) -> tuple[PyTree, jax.Array]:
             after, info = program.step(carry, key, s, flat)

@@ -81,6 +81,7 @@ class Program:
     draws: DrawPlan | None = None
     summarise: Summary = mean_per_step
     measures_state: bool = False  # on the training data, once the posterior is known
+    splits_data: bool = False  # with data shards: between the devices, along the leading axis
     posterior_trees: int = 2  # params-sized trees in the file of a replica's posterior
 
 

@@ -1,23 +1,29 @@
-"""Replicas of one computation, distributed over devices without communication.
+"""Replicas of one computation, distributed over the devices of all processes.
 
 Each device holds the same number of replicas: `count` replicas on d devices are k = ⌈count/d⌉ per
-device, on ⌈count/k⌉ devices. Padding repeats the last replica and is dropped at the end.
+device, on ⌈count/k⌉ devices (on all of them with several processes, each of which must take part).
+Padding repeats the last replica and is dropped at the end. With `data_shards` s, groups of s
+devices take the place of single devices: the members of a group hold the same replicas and share
+their data. Nothing else is communicated between devices.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from onebasin import processes
 from onebasin.inference.program import Program
+from onebasin.inference.shards import AXIS as DATA_AXIS
 from onebasin.trees import PyTree, add_axis, take_entry
 
 Function: TypeAlias = Callable[..., PyTree]
 Axes: TypeAlias = tuple[int | None, ...]
+DeviceAxes: TypeAlias = tuple[int | Literal["data"] | None, ...]
 AXIS = "replicas"
 SLOW_STEP = 2e-3  # seconds
 
@@ -28,36 +34,80 @@ class Replicas:
 
     count: int
     sequential: bool = False
+    data_shards: int = 1
+    splits_data: bool = False
+    """Whether each device of a group has a part of the data, not all of them."""
     per_device: int = field(init=False)
     mesh: Mesh = field(init=False)
 
     def __post_init__(self) -> None:
-        devices = jax.devices()
-        per_device = -(-self.count // len(devices))
-        used = -(-self.count // per_device)
+        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+        check_shards(self.data_shards, len(devices))
+        groups = len(devices) // self.data_shards
+        per_device = -(-self.count // groups)
+        used = groups if processes.several() else -(-self.count // per_device)
+        grid = np.array(devices[: used * self.data_shards]).reshape(used, self.data_shards)
+        mesh = Mesh(grid[:, 0], (AXIS,)) if self.data_shards == 1 else Mesh(grid, (AXIS, DATA_AXIS))
         object.__setattr__(self, "per_device", per_device)
-        object.__setattr__(self, "mesh", Mesh(np.array(devices[:used]), (AXIS,)))
+        object.__setattr__(self, "mesh", mesh)
 
     @classmethod
-    def of(cls, program: Program, count: int) -> "Replicas":
+    def of(cls, program: Program, count: int, data_shards: int = 1) -> "Replicas":
         """Replicas of a program: on a CPU, those with slow steps run one after another."""
         slow = jax.default_backend() == "cpu" and program.seconds_per_step > SLOW_STEP
-        return cls(count, sequential=slow)
+        return cls(count, slow, data_shards, program.splits_data)
 
     @property
     def padded(self) -> int:
         """The number of replicas with padding."""
-        return self.per_device * self.mesh.size
+        return self.per_device * len(self.mesh.devices)
+
+    def keeper(self, replica: int) -> int:
+        """The process that keeps a replica: the one with the first device of its group."""
+        return self.mesh.devices.reshape(len(self.mesh.devices), -1)[
+            replica // self.per_device, 0
+        ].process_index
+
+    @property
+    def own(self) -> list[int]:
+        """The replicas that this process keeps, which follow one another."""
+        return [i for i in range(self.count) if self.keeper(i) == jax.process_index()]
+
+    def firsts(self) -> list[int]:
+        """The first replica of every process that keeps any."""
+        return [i for i in range(self.count) if i == 0 or self.keeper(i) != self.keeper(i - 1)]
+
+    def layout(self) -> dict[str, int]:
+        """On what the order of sums depends, and with it the last digits of the results."""
+        return {"replicas_per_device": self.per_device, "data_shards": self.data_shards}
 
     def place(self, tree: PyTree) -> PyTree:
         """A tree with a leading axis of replicas, padded and split over the devices."""
         picks = np.minimum(np.arange(self.padded), self.count - 1)
-        split = NamedSharding(self.mesh, PartitionSpec(AXIS))
-        return jax.device_put(take_entry(tree, picks), split)
+        return self._put(take_entry(tree, picks), PartitionSpec(AXIS))
 
-    def copy_to_all(self, data: PyTree) -> PyTree:
-        """A tree with a copy on every device."""
-        return jax.device_put(data, NamedSharding(self.mesh, PartitionSpec()))
+    def place_data(self, data: PyTree) -> PyTree:
+        """The data: split over the devices of a group, or with a copy on every device."""
+        return self._put(data, self._spec("data"))
+
+    def _put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        sharding = NamedSharding(self.mesh, spec)
+        if not processes.several():
+            return jax.device_put(tree, sharding)
+
+        def put(leaf: jax.Array | np.ndarray) -> jax.Array:
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                data = put(jax.random.key_data(leaf))
+                return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+            host = np.asarray(leaf)
+            return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
+
+        return jax.tree.map(put, tree)
+
+    def _spec(self, axis: int | Literal["data"] | None) -> PartitionSpec:
+        if axis == "data":
+            return PartitionSpec(DATA_AXIS) if self.splits_data else PartitionSpec()
+        return PartitionSpec() if axis is None else PartitionSpec(AXIS)
 
     def on_one_device(self, function: Function, in_axes: Axes) -> Function:
         """The function over the replicas of one device, in the manner of `jax.vmap`.
@@ -78,21 +128,71 @@ class Replicas:
             return lambda *args: jax.lax.map(lambda place: one(place, args), places)
         return jax.vmap(function, in_axes=in_axes)
 
-    def on_devices(self, function: Function, in_axes: Axes) -> Function:
-        """The function on every device; arguments with an axis in `in_axes` are split over them."""
+    def on_devices(self, function: Function, in_axes: DeviceAxes) -> Function:
+        """The function on every device.
+
+        Arguments with axis 0 are split over the groups; "data" marks the data, None what all share.
+        """
         return jax.shard_map(
             function,
             mesh=self.mesh,
-            in_specs=tuple(PartitionSpec() if a is None else PartitionSpec(AXIS) for a in in_axes),
+            in_specs=tuple(map(self._spec, in_axes)),
             out_specs=PartitionSpec(AXIS),
             check_vma=False,
         )
 
+    def initialised(self, program: Program) -> Function:
+        """(keys, data) → the states of all replicas before the first step."""
+        init = self.on_one_device(program.init, (0, None))
+        return self.on_devices(init, (0, "data"))
+
     def initial_states(self, program: Program, keys: jax.Array, data: PyTree) -> PyTree:
         """The states of all replicas before the first step."""
-        init = self.on_one_device(program.init, (0, None))
-        return jax.jit(self.on_devices(init, (0, None)))(keys, data)
+        return jax.jit(self.initialised(program))(keys, data)
+
+    def state_shapes(self, program: Program, keys: jax.Array, data: PyTree) -> PyTree:
+        """The shapes of the states, without the padding."""
+        shapes = jax.eval_shape(self.initialised(program), keys, data)
+        cut = lambda leaf: jax.ShapeDtypeStruct((self.count, *leaf.shape[1:]), leaf.dtype)
+        return jax.tree.map(cut, shapes)
 
     def to_host(self, tree: PyTree) -> PyTree:
-        """Host copies of all replicas without the padding."""
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[: self.count], tree)
+        """Host copies of the replicas that this process keeps, in order, without the padding."""
+        return jax.tree.map(self._own_rows, tree)
+
+    def _own_rows(self, leaf: jax.Array) -> np.ndarray:
+        if not processes.several():
+            return np.asarray(leaf)[: self.count]
+        here = [shard for shard in leaf.addressable_shards if shard.replica_id == 0]
+        here.sort(key=lambda shard: shard.index[0].start or 0)
+        rows = [np.asarray(shard.data) for shard in here]
+        empty = np.empty((0, *leaf.shape[1:]), leaf.dtype)
+        return np.concatenate([empty, *rows])[: len(self.own)]
+
+    def to_all_hosts(self, tree: PyTree) -> PyTree:
+        """Host copies of all replicas, in every process: of small arrays."""
+        return jax.tree.map(lambda leaf: leaf[: self.count], processes.gathered(tree))
+
+
+def change_of_layout(before: Mapping[str, int], now: Replicas) -> str:
+    """What another layout than that of a checkpoint does to numbers; empty if it does nothing."""
+    if not before or dict(before) == now.layout():
+        return ""
+    told = [
+        f"{each['replicas_per_device']} replicas per device and {each['data_shards']} data shards"
+        for each in (before, now.layout())
+    ]
+    return (
+        f"the fit began with {told[0]} and goes on with {told[1]}: sums are taken in another "
+        "order, so the results agree within rounding errors but not bit for bit"
+    )
+
+
+def check_shards(data_shards: int, devices: int) -> None:
+    """Refuse a number of shards that does not divide the devices."""
+    if data_shards < 1 or devices % data_shards:
+        possible = [str(n) for n in range(1, devices + 1) if devices % n == 0]
+        raise ValueError(
+            f"data_shards is {data_shards}, and there are {devices} devices; "
+            f"give one of {', '.join(possible)}, or set JAX_NUM_CPU_DEVICES"
+        )

@@ -49,7 +49,7 @@ def train(
             f"checkpoints must increase from 0 to at most {program.steps} steps, got {steps}"
         )
     replicas = Replicas.of(program, count)
-    placed_keys, data = replicas.place(keys), replicas.copy_to_all(program.data)
+    placed_keys, data = replicas.place(keys), replicas.place_data(program.data)
     states = replicas.initial_states(program, placed_keys, data)
     # The initial state of the optimiser does not depend on the weights.
     states = states._replace(params=replicas.place(starts))

@@ -32,6 +32,7 @@ from onebasin.inference.minibatches import Minibatches
 from onebasin.inference.noise import fast_normal_like
 from onebasin.inference.optimisers import descend, direction, last_direction
 from onebasin.inference.program import Info, Program, seconds_per_step
+from onebasin.inference.shards import WHOLE, Shards
 from onebasin.inference.vi_defaults import initial_stds, settled
 from onebasin.keys import subkey
 from onebasin.posterior import MeanField
@@ -54,13 +55,14 @@ class VIState(NamedTuple):
     state: PyTree | None = None
 
 
-def build(problem: Problem, method: VI) -> Program:
+def build(problem: Problem, method: VI, shards: Shards = WHOLE) -> Program:
     method = settled(problem, method)
     starts = initial_stds(problem, method)
     assert method.epochs is not None
     batches = Minibatches.of(problem, method.batch_size)
     last = method.epochs * batches.per_epoch - 1
     halves = 2 if method.antithetic and batches.size > 1 else 1
+    batches.check_shares(shards, halves)
     optimiser = direction(method.optimiser, method.momentum)
     rates = learning_rates(method, batches)
 
@@ -82,10 +84,11 @@ def build(problem: Problem, method: VI) -> Program:
 
     def step(state: VIState, key: jax.Array, t: jax.Array, data: Batch) -> tuple[VIState, Info]:
         params, speed = params_after(state, t - 1)
-        parts = batches.take(data, key, t, parts=halves)
+        parts = batches.take(data, key, t, halves, shards)
         parts = [part._replace(state=state.state) for part in parts]
         noise_key = jax.random.fold_in(subkey(key, "noise"), t)
         info, gradient, after = elbo_gradient(problem, method, params, parts, key=noise_key)
+        info, gradient = shards.mean((info, gradient))
         _, optimiser_state = optimiser.update(gradient, state.optimiser, params)
         return VIState(params, optimiser_state, after), {**info, "std_speed": speed}
 
