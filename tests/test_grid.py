@@ -2,11 +2,13 @@
 
 import csv
 import math
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 
+from onebasin.experiments import prior_temperature, width
 from onebasin.experiments.common_stages import Align, Measure
 from onebasin.experiments.grid import MOST_ROWS, grid_from, read_grid
 from onebasin.experiments.pairs import Pair, Sizes
@@ -189,3 +191,77 @@ def test_many_combinations_are_averaged_in_the_figure():
     (bars,) = line.lines[2]
     low, high = np.array(bars.get_segments()[0])[:, 1]
     assert (high - low) / 2 == pytest.approx(np.std(range(7), ddof=1) / math.sqrt(7))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "grid = {'fit': {'width': [2**n for n in range(3, 6)], 'depth': 1}}",
+        "def grid():\n    return {'fit': {'width': (8, 16, 32), 'depth': 1}}",
+    ],
+)
+def test_a_python_file_holds_a_grid(tmp_path, text):
+    path = tmp_path / "grid.py"
+    path.write_text(text)
+    assert read_grid(path) == grid_from({"fit": {"width": [8, 16, 32], "depth": 1}})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("width = 3", "has no variable or function 'grid'"),
+        ("grid = {'fit': {'widht': 3}}", "'widht' is not fit: an option"),
+        ("1 / 0", "ended with ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_python_file_without_a_grid_is_refused(tmp_path, text, message):
+    path = tmp_path / "grid.py"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_grid(path)
+
+
+def keys(stages):
+    return {stage.key for stage in stages}
+
+
+def published(module, config):
+    """The keys of the last stages of a published experiment."""
+    return keys(stage for plan in module.plan(config).values() for stage in plan.values())
+
+
+def options(pair):
+    """A pair of the published sweeps as the options of a grid."""
+    setting = {f.name: getattr(pair.setting, f.name) for f in fields(pair.setting)}
+    method = {f.name: getattr(pair.vi, f.name) for f in fields(pair.vi)}
+    changed = {f.name: method[f.name] for f in fields(pair.vi) if method[f.name] != f.default}
+    sizes = pair.sizes
+    barrier = {"points": sizes.points, "num_samples": sizes.num_samples}
+    return {"fit": {**setting, **changed}, "barrier": {**barrier, "examples": sizes.examples}}
+
+
+def presets(module):
+    """The presets of a published sweep; at the smallest one, fits share a program."""
+    apart = replace(module.TOY, pair=replace(module.TOY.pair, together=0))
+    real = [pytest.param(c, marks=pytest.mark.real_data) for c in (module.CPU, module.PAPER)]
+    return [apart, *real]
+
+
+@pytest.mark.parametrize("config", presets(width))
+def test_the_published_sweep_over_widths_is_a_grid(config):
+    grid = options(config.pair)
+    grid["fit"]["width"] = list(config.widths)
+    assert keys(stages_of(list(grid_from(grid).cells()))) == published(width, config)
+
+
+@pytest.mark.parametrize("config", presets(prior_temperature))
+def test_the_published_sweep_over_priors_and_temperatures_is_two_grids(config):
+    found = set()
+    for name, values in (
+        ("prior_variance", config.variances),
+        ("temperature", config.temperatures),
+    ):
+        grid = options(config.pair)
+        grid["fit"][name] = list(values)
+        found |= keys(stages_of(list(grid_from(grid).cells())))
+    assert found == published(prior_temperature, config)

@@ -15,7 +15,7 @@ from onebasin.cli import shared
 class Sweep(shared.JsonOption):
     """Fit, align and measure over a grid of options, and write one tidy table.
 
-    The file is YAML; every list in it is an axis of the grid:
+    The file is YAML, or Python with a variable or function `grid`; every list is an axis:
 
         fit: {method: vi, data: digits, depth: 1, epochs: 30, width: [16, 32, 64]}
         align: {objective: [w2, correlations]}
@@ -29,7 +29,7 @@ class Sweep(shared.JsonOption):
     """
 
     grid: Annotated[Path, tyro.conf.Positional]
-    """YAML file of the grid."""
+    """YAML or Python file of the grid."""
     out: Path | None = None
     """Folder for tables, figures and stages; by default runs/ and the name of the file."""
     cluster: str | None = None

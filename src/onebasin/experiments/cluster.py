@@ -82,6 +82,7 @@ def _local(distributed: Any, workers: int) -> "Iterator[Client]":
     devices, cores = len(jax.devices()), available_cores()
     threads = str(max(1, len(cores) // workers))
     variables = (
+        "NPROC",  # the threads of XLA
         "OMP_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
         "MKL_NUM_THREADS",

@@ -15,6 +15,7 @@ Every combination of the axes, times the repeats, is one row of the table.
 
 import itertools
 import math
+import runpy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -125,19 +126,34 @@ def fit_of(options: Mapping[str, Value]) -> tuple[Setting, TimedMethod]:
 
 
 def read_grid(path: Path) -> Grid:
-    """The grid in a YAML file."""
+    """The grid in a YAML file, or the variable or function `grid` of a Python file."""
     if not path.is_file():
         raise FileNotFoundError(
             f"there is no file {path}; `onebasin sweep --help` shows an example"
         )
-    try:
-        content = read_yaml(path)
-    except ValueError as error:
-        raise ValueError(f"{path} is not YAML ({error}); see the example of --help") from None
+    content = _from_python(path) if path.suffix == ".py" else _from_yaml(path)
     try:
         return grid_from(content)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _from_python(path: Path) -> Any:
+    try:
+        found = runpy.run_path(str(path), run_name=path.stem)
+    except Exception as error:  # of any kind: it is the user's program
+        words = " ".join(str(error).split())
+        raise ValueError(f"{path} ended with {type(error).__name__}: {words}") from error
+    if "grid" not in found:
+        raise ValueError(f"{path} has no variable or function 'grid'; it is the grid of the sweep")
+    return found["grid"]() if callable(found["grid"]) else found["grid"]
+
+
+def _from_yaml(path: Path) -> Any:
+    try:
+        return read_yaml(path)
+    except ValueError as error:
+        raise ValueError(f"{path} is not YAML ({error}); see the example of --help") from None
 
 
 def grid_from(content: Any) -> Grid:
@@ -186,7 +202,7 @@ def _options(section: str, given: Any) -> dict[str, tuple[Value, ...]]:
     found: dict[str, tuple[Value, ...]] = {}
     for raw, value in given.items():
         name = str(raw).replace("-", "_")
-        values = tuple(value) if isinstance(value, list) else (value,)
+        values = tuple(value) if isinstance(value, list | tuple) else (value,)
         if not values or len({repr(v) for v in values}) < len(values):
             raise ValueError(f"{section}.{raw} must list each of its values once")
         for each in values:
