@@ -125,16 +125,6 @@ def planted(tmp_path):
             },
             "targets": {"trace seconds": 10.0, "align seconds": 600.0, "peak_gib": 8.0},
         },
-        "vi_convergence": {
-            "cancer": {
-                "examples": 1569,
-                "ratio": 1.0142,
-                **{
-                    name: {"negative_elbo": elbo, "standard_error": 0.0041, "steps": 5000}
-                    for name, elbo in (("default", 0.2401), ("ten times", 0.2372), ("before", 9.0))
-                },
-            }
-        },
         "residual_objectives": {
             "sizes": {"points": 5},
             "resnet16": {
@@ -297,12 +287,6 @@ EXPECTED = {
             *("0.500", "0.3 of 8"),
         ],
         ["align", "39,000 of 39,312 units recovered", "92.0", "600 s", "19.0", "1.8 of 8"],
-    ],
-    "vi-convergence": [
-        [
-            *("cancer", "1,569", "5,000", "0.240 ± 0.004", "0.237 ± 0.004", "9.000 ± 0.004"),
-            "1.014",
-        ]
     ],
     "verdicts": [
         ["barriers", "a &lt; b", "zero", "0.1", "does not hold"],
