@@ -241,3 +241,23 @@ def test_a_table_that_promises_more_than_it_can_hold_is_refused(tmp_path):
     assert (tmp_path / "t.parquet").stat().st_size < 30_000
     with pytest.raises(DataFileError, match="promises 32000000 bytes, too many for a file"):
         read_dataset(tmp_path / "t.parquet", target="y", likelihood="categorical")
+
+
+def test_a_parquet_column_that_lost_its_rows_is_refused(tmp_path):
+    """Damage can leave a file readable whose columns are not equally long."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "t.parquet"
+    table = pyarrow.table({"a": np.arange(9.0), "y": np.arange(9.0) / 2})
+    parquet.write_table(table, path, use_dictionary=False, compression="none")
+    whole, seen = path.read_bytes(), set()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            data = read_dataset(path, target="y")
+        except DataFileError as error:
+            seen |= {word for word in ("rows, not all",) if word in str(error)}
+        else:
+            assert len(data.train) + len(data.test) == 9
+    assert seen == {"rows, not all"}

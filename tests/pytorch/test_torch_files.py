@@ -104,6 +104,15 @@ def test_a_tensor_that_is_no_array_of_numbers_is_refused(
         read_checkpoint(path)
 
 
+def test_an_archive_that_says_it_has_further_disks_is_refused(tmp_path: Path) -> None:
+    torch.save({"w": torch.zeros(3)}, tmp_path / "net.pt")
+    content = (tmp_path / "net.pt").read_bytes()
+    at = content.rindex(b"PK\x06\x07") + 4  # the disk of the end of the directory, in ZIP64
+    (tmp_path / "net.pt").write_bytes(content[:at] + b"\x01" + content[at + 1 :])
+    with pytest.raises(TensorFileError, match=r"net\.pt is not a whole PyTorch file"):
+        read_checkpoint(tmp_path / "net.pt")
+
+
 def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     torch.save({"w": torch.zeros(100_000)}, tmp_path / "net.pt")
     packed = zipfile.ZipFile(tmp_path / "small.pt", "w", zipfile.ZIP_DEFLATED)

@@ -73,9 +73,9 @@ def _fault(tensor: Any) -> str | None:
 
 def _check_sums(path: Path) -> None:
     """Compare the tensors with the checksums of the zip archive, which PyTorch does not look at."""
-    if not zipfile.is_zipfile(path):
-        return
     try:
+        if not zipfile.is_zipfile(path):
+            return
         with zipfile.ZipFile(path) as archive:
             # PyTorch never compresses: a small file could fill the memory.
             packed = any(m.compress_type != zipfile.ZIP_STORED for m in archive.infolist())

@@ -265,6 +265,8 @@ def _read_parquet(path: Path) -> dict[str, np.ndarray]:
                         f"column '{name}' of {path} has missing values; fill or drop them"
                     )
                 arrays[name] = np.array(column.to_numpy())
+                if len(arrays[name]) != file.metadata.num_rows:
+                    raise ValueError(f"column '{name}' has {len(arrays[name])} rows, not all")
     except DataFileError:
         raise
     except (ArrowException, OSError, ValueError, KeyError) as error:
