@@ -269,6 +269,30 @@ def transformer_cost(records: Records) -> str:
     return markdown(heads, rows)
 
 
+def cluster_sweep(records: Records) -> str:
+    """Arithmetic for a sweep on 1,000 GPUs."""
+    rows = [
+        [
+            f"{int(seconds)} s",
+            f"{found['fits_per_hour']:,.0f}",
+            f"{found['written_bytes_per_second'] / 1e6:,.0f} MB/s",
+            f"{found['scheduler_load']:.0%}",
+            f"{found['busy_gpus']:.0%}",
+        ]
+        for seconds, found in records["cluster_arithmetic"]["sweep"].items()
+    ]
+    heads = ["one fit", "fits per hour", "written to the store", "scheduler busy", "GPUs busy"]
+    return markdown(heads, rows)
+
+
+def cluster_chain(records: Records) -> str:
+    """Arithmetic for one chain on several GPUs."""
+    found = records["cluster_arithmetic"]["chain"]
+    shards = list(next(iter(found.values())))
+    rows = [[link, *(f"{by[s]:.1f}×" for s in shards)] for link, by in found.items()]
+    return markdown(["link between the GPUs", *(f"{s} GPUs" for s in shards)], rows)
+
+
 def _seconds(value: float) -> str:
     """To three digits.
 
@@ -378,6 +402,8 @@ def checksums(records: Records) -> str:
 
 
 TABLES: dict[str, Callable[[Records], str]] = {
+    "cluster-sweep": cluster_sweep,
+    "cluster-chain": cluster_chain,
     "readme": readme,
     "barriers-mnist": barriers_mnist,
     "compact": compact,
