@@ -8,7 +8,7 @@ TORCH_STAMP := $(VENV)/.torch-installed
 # The pins are for one version of Python; with others, say CONSTRAINTS= for none.
 CONSTRAINTS ?= -c constraints.txt
 
-.PHONY: demo test test-torch fast lint types format docs docs-serve records results tutorials attack release constraints clean
+.PHONY: demo test test-torch fast lint types format docs docs-serve records results tutorials attack measure-scale release constraints clean
 
 demo: $(STAMP)
 	$(BIN)/onebasin demo
@@ -41,6 +41,17 @@ docs: $(STAMP)
 
 docs-serve: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# Workers, threads and 10,000 draws (16 GB in FOLDER), measured on a quiet machine: about two hours.
+FOLDER ?= build/scale
+measure-scale: $(STAMP)
+	mkdir -p $(FOLDER)
+	$(BIN)/python benchmarks/sweep_workers.py --folder $(FOLDER)/sweep
+	$(BIN)/python benchmarks/threads.py
+	$(BIN)/python benchmarks/threads.py --busy 2
+	$(BIN)/python benchmarks/compact.py --folder $(FOLDER) --draws 1000
+	$(BIN)/python benchmarks/compact.py --folder $(FOLDER) --draws 10000
+	rm -f $(FOLDER)/draws*.safetensors
 
 # Recompute the claims, tables and figures of committed records from their numbers, and the page.
 records: $(STAMP)

@@ -2,15 +2,14 @@
 
     python benchmarks/threads.py [--busy N] [--widths 128 512 1024 2048]
 
-`--busy N` runs N processes beside it that do nothing but compute. Prints seconds, least and median.
+`--busy N` runs N processes beside it that do nothing but compute. Writes results/threads.json.
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
-import time
+from functools import partial
 from itertools import pairwise
 from unittest import mock
 
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 
 import onebasin as ob
+from machine import describe, interleaved, record
 from onebasin import threads
 
 ROUNDS = 7
@@ -44,16 +44,30 @@ def pair(width: int):
     return params, noisy, symmetry
 
 
-def measured(width: int) -> dict[str, list[float]]:
+SETTINGS = {"default": threads.SMALL, "all cores": 0, "one core": 2**31}
+
+
+def measured(width: int) -> dict[str, dict[str, float]]:
+    """Seconds of an alignment with every setting; within a round they take turns."""
     params, noisy, symmetry = pair(width)
-    seconds: dict[str, list[float]] = {"all cores": [], "one core": []}
-    for _ in range(ROUNDS):
-        for name, small in (("all cores", 0), ("one core", 2**31)):
-            with mock.patch.object(threads, "SMALL", small):
-                began = time.perf_counter()
-                ob.align(noisy, to=params, symmetry=symmetry, objective="l2")
-                seconds[name].append(time.perf_counter() - began)
-    return {n: [round(min(s), 4), round(statistics.median(s), 4)] for n, s in seconds.items()}
+
+    def run(small: int) -> None:
+        with mock.patch.object(threads, "SMALL", small):
+            ob.align(noisy, to=params, symmetry=symmetry, objective="l2")
+
+    runs = {name: partial(run, small) for name, small in SETTINGS.items()}
+    seconds = interleaved(runs, ROUNDS)
+    one = seconds["one core"]
+    return {
+        name: {
+            "least": min(own),
+            "median": statistics.median(own),
+            "median_ratio_to_one_core": statistics.median(
+                a / b for a, b in zip(own, one, strict=True)
+            ),
+        }
+        for name, own in seconds.items()
+    }
 
 
 def main() -> None:
@@ -64,13 +78,16 @@ def main() -> None:
     loops = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(arguments.busy)
     ]
+    found = {}
     try:
         for width in arguments.widths:
-            sys.stdout.write(f"{width}: {json.dumps(measured(width))}\n")
-            sys.stdout.flush()
+            found[str(width)] = measured(width)
+            print(f"{width}: {found[str(width)]}", flush=True)
     finally:
         for loop in loops:
             loop.kill()
+            loop.wait()
+    print(record("threads", {f"{arguments.busy} busy loops": {**found, "machine": describe()}}))
 
 
 if __name__ == "__main__":

@@ -135,12 +135,8 @@ def test_killed_processes_are_resumed_by_as_many_or_by_one(fitted, tmp_path, pro
         if any(process.poll() is not None for process in killed):
             finish(killed)
         time.sleep(0.01)
-    killed[1].send_signal(signal.SIGKILL)
-    assert killed[0].stderr is not None
-    said = iter(killed[0].stderr.readline, b"")  # which cannot go on alone, and says so
-    assert any(b"start all of them again with resume=True" in line for line in said)
     for process in killed:
-        process.kill()  # JAX would wait for the lost one before it ends
+        process.send_signal(signal.SIGKILL)
         process.communicate()
     assert index.exists()  # so it had not finished
     finish(start([{**fit, "resume": True}], processes, 4 // processes))

@@ -176,6 +176,17 @@ def planted(tmp_path):
                 "examples": 60000,
             }
         },
+        "cluster_arithmetic": {
+            "sweep": {
+                "10": {
+                    "fits_per_hour": 360000.0,
+                    "written_bytes_per_second": 7.46e8,
+                    "scheduler_load": 0.25,
+                    "busy_gpus": 1.0,
+                }
+            },
+            "chain": {"10 Gbit/s": {"2": 1.698, "8": 3.56}},
+        },
         "sampler_speed": {
             "784-4-10 on 9 of mnist": {
                 "methods": {
@@ -260,6 +271,8 @@ EXPECTED = {
             *("0.515 ± 0.001", "0.500 ± 0.001", "0.600 ± 0.002", "1.030"),
         ]
     ],
+    "cluster-sweep": [["10 s", "360,000", "746 MB/s", "25%", "100%"]],
+    "cluster-chain": [["10 Gbit/s", "1.7×", "3.6×"]],
     "sampler-speed": [
         [
             *("784-4-10 on 9 of mnist", "HMC", "4,000", "1.042", "not reached", "50", "1×"),

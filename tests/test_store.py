@@ -1,5 +1,6 @@
 """A run kept in a store: in memory, in a folder, and on a real S3 server on this machine."""
 
+import os
 import subprocess
 import sys
 import urllib.error
@@ -138,3 +139,25 @@ def test_processes_share_a_run_on_an_s3_server(s3, tmp_path):
     assert other.is_done(last)
     assert other.perform(last).result == {"total": 25}
     assert (other.folder(last) / RESULT).exists()
+
+
+def test_two_machines_share_a_run_by_a_bucket(s3, tmp_path):
+    """Two processes with folders of their own do one count each; a third one adds them up."""
+    code = (
+        "import sys, pathlib, test_store as t; folder, url, n = sys.argv[1:]; "
+        "t.opened(pathlib.Path(folder), url).perform(t.graph().lineage()[int(n)])"
+    )
+    tests = str(Path(__file__).parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / name), s3, str(n)], env=environment
+        )
+        for n, name in enumerate(("first", "second"))
+    ]
+    assert [process.wait(300) for process in started] == [0, 0]
+    third, last = opened(tmp_path / "third", s3), graph()
+    assert [third.is_done(stage) for stage in last.lineage()] == [True, True, False]
+    assert third.perform(last).result == {"total": 25}
+    for count in last.lineage()[:-1]:
+        assert (third.outcome(count).folder / "starts").read_text() == "0\n"  # begun once

@@ -150,11 +150,14 @@ def lock(path: Path, busy: Callable[[], object]) -> Iterator[None]:
                 return
 
 
-def sweep(path: Path) -> None:
-    """Remove the temporary files of `path` that killed processes left."""
+def sweep(path: Path, more: str = "") -> None:
+    """Remove the temporary files of `path` that killed processes left.
+
+    With `more`, a regular expression, those of the files whose names continue so.
+    """
     if not path.parent.is_dir():
         return
-    ours = _pattern(re.escape(path.name))
+    ours = _pattern(re.escape(path.name) + more)
     for name in os.listdir(path.parent):
         if ours.fullmatch(name):
             _remove_unused(path.parent / name)

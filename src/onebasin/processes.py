@@ -6,12 +6,17 @@ up. With a single process everything here costs nothing.
 """
 
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from itertools import count
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 T = TypeVar("T")
+WAIT = 7 * 24 * 3600 * 1000  # milliseconds; a process that has died is noticed by its heartbeat
+_rounds = count()
 
 
 class OtherProcessError(ConnectionError):
@@ -28,13 +33,28 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def values(value: int | float) -> np.ndarray:
-    """The value of every process, in their order; every process has to call this."""
-    if not several():
-        return np.array([value])
-    from jax.experimental.multihost_utils import process_allgather
+def values(value: int) -> list[int]:
+    """The value of every process, in their order; every process has to call this.
 
-    return np.asarray(process_allgather(np.asarray(value)))
+    The values go through JAX's coordination service, which waits as long as it takes. Collective
+    operations on a CPU give up after half a minute, which may be less than another process needs to
+    compile, or to write a large file.
+    """
+    if not several():
+        return [value]
+    # The service has no public name in JAX; Orbax reaches it in the same way.
+    client: Any = import_module("jax._src.distributed").global_state.client
+    place = f"onebasin/{next(_rounds)}"
+    client.key_value_set(f"{place}/{jax.process_index():08d}", str(value))
+    client.wait_at_barrier(f"{place}/set", WAIT)
+    found = [int(text) for _, text in sorted(client.key_value_dir_get(place))]
+    client.wait_at_barrier(f"{place}/read", WAIT)
+    if is_first():
+        client.key_value_delete(place)
+    return found
+
+
+meet = partial(values, 0)  # wait for all, before a collective operation
 
 
 def gathered(tree: Any) -> Any:
@@ -43,6 +63,8 @@ def gathered(tree: Any) -> Any:
         return jax.tree.map(np.asarray, tree)
     from jax.experimental.multihost_utils import process_allgather
 
+    jax.block_until_ready(tree)
+    meet()
     return process_allgather(tree, tiled=True)
 
 
@@ -60,9 +82,9 @@ def together(what: str, work: Callable[[], T]) -> T:
         found = work()
     except Exception as raised:  # of any kind: the others must learn of it
         error = raised
-    failed = np.flatnonzero(values(int(error is not None)))
+    failed = [i for i, value in enumerate(values(int(error is not None))) if value]
     if error is not None:
         raise error
-    if len(failed):
+    if failed:
         raise OtherProcessError(f"process {failed[0]} could not {what}; its own message says why")
     return found

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from onebasin.atomic import sweep
 from onebasin.posterior import read_header
 from onebasin.tensor_files import (
     REPLACE,
@@ -28,6 +29,7 @@ from onebasin.trees import PyTree, first_difference, leaves_by_path, shapes_by_p
 
 FORMAT = "onebasin-checkpoint"
 PART = "onebasin-checkpoint-part"
+NUMBERS = r"\.\d+-\d+"  # at the end of the name of a part: its step and first replica
 VERSION = 2  # the first has no checksums, and for chains the statistics of their draws
 
 
@@ -89,7 +91,8 @@ def write_index(path: Path, body: dict[str, Any], firsts: Sequence[int]) -> None
 
 def remove_parts(path: Path, keep: Sequence[str] = ()) -> None:
     """Remove the parts of a checkpoint, except some."""
-    ours = re.compile(re.escape(path.name) + r"\.\d+-\d+")
+    sweep(path, NUMBERS)
+    ours = re.compile(re.escape(path.name) + NUMBERS)
     for other in path.parent.iterdir():
         if ours.fullmatch(other.name) and other.name not in keep:
             other.unlink(missing_ok=True)

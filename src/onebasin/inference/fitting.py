@@ -418,6 +418,7 @@ class _Fit:
             self.stores = attach_stores(self.files, shapes, program, records, known, running)
         self.change = "" if saved is None else change_of_layout(saved.layout, self.replicas)
         if saved is None:
+            processes.meet()
             self.states = self.replicas.initial_states(program, self.keys, self.data)
         else:
             self.states = self.replicas.place(saved.states(like))
@@ -476,7 +477,7 @@ class _Fit:
                 if self.step == steps:
                     break
                 # A signal to any process stops all; the first one's clock is that of all.
-                if signal := int(processes.values(stop.signal or 0).max()):
+                if signal := max(processes.values(stop.signal or 0)):
                     self._stop(signal)
                 if processes.values(int(time.monotonic() - saved_at >= interval))[0]:
                     self._save()
@@ -500,6 +501,7 @@ class _Fit:
         # Chunks end at multiples of their length, so a resumed fit has the same rows.
         stop = min((start // length + 1) * length, self.program.steps)
         began = time.perf_counter()
+        processes.meet()
         self.states, report = loop.run(
             self.states, self.keys, self.data, np.int32(start), np.int32(stop)
         )
