@@ -293,6 +293,44 @@ def cluster_chain(records: Records) -> str:
     return markdown(["link between the GPUs", *(f"{s} GPUs" for s in shards)], rows)
 
 
+def mean_field_methods(records: Records) -> str:
+    """−ELBO per example of VI and IVON at equal numbers of gradients."""
+    rows = []
+    for data, found in sorted(records["mean_field_methods"].items()):
+        seconds = found["processor_seconds_per_step"]
+        for budget in found["budgets"].values():
+            cells = [
+                f"{row['negative_elbo']:.3f} ± {row['standard_error']:.3f}"
+                for row in budget["methods"].values()
+            ]
+            rate = f"{seconds['IVON'] / seconds['VI']:.2f}"
+            rows.append([data, f"{found['examples']:,}", f"{budget['steps']:,}", *cells, rate])
+    heads = ["data", "examples", "gradients", "VI", "IVON", "IVON, rate 0.03", "IVON, rate 0.3"]
+    return markdown([*heads, "seconds of IVON / VI"], rows)
+
+
+def mclmc_bias(records: Records) -> str:
+    """How wrong the variances are, and what the fit reports."""
+    rows = []
+    share = lambda value: f"{100 * value:+.1f} %"
+    for found in records["mclmc_bias"].values():
+        for row in found["rows"]:
+            reported = row["equipartition"]
+            rows.append(
+                [
+                    row["sampler"],
+                    "–" if row["aim"] is None else f"{row['aim']:g}",
+                    f"{row['step_size']:.4f}",
+                    share(row["mean_excess_of_variances"]),
+                    "–" if reported is None else share(reported - 1),
+                    share(row["largest_excess_of_variances"]),
+                    f"{row['ess']:,.0f}",
+                ]
+            )
+    heads = ["sampler", "energy error", "step size", "variances, mean", "reported by the fit"]
+    return markdown([*heads, "largest", "effective draws"], rows)
+
+
 def _seconds(value: float) -> str:
     """To three digits.
 
@@ -416,6 +454,8 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "checksums": checksums,
     "transformers": transformers,
     "transformer-cost": transformer_cost,
+    "mean-field-methods": mean_field_methods,
+    "mclmc-bias": mclmc_bias,
     "verdicts": verdicts,
 }
 

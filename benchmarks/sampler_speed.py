@@ -8,12 +8,13 @@ same number of full-batch gradients over all its chains, warm-up included, excep
 trajectories have the lengths it chooses. A prediction is the probability of one class for one
 test image, and there are 1,000 of them. For growing shares of the draws, the R-hat and the
 effective sample size (ESS) of the slowest prediction are computed. Fits resume: a run that was
-stopped continues with the same command. Seconds are gradients × the seconds per gradient of each
-sampler, measured in turns at the end, so that a busy machine slows all alike.
-Writes results/sampler_speed.json.
+stopped continues with the same command, and with --only the other rows are kept. Seconds are
+gradients × the seconds per gradient of each sampler, measured in turns at the end, so that a busy
+machine slows all alike. Writes results/sampler_speed.json.
 """
 
 import argparse
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import jax
 import numpy as np
 
 from inference import Chunk
-from machine import describe, interleaved, record
+from machine import RESULTS, describe, interleaved, record
 from onebasin.data import load_dataset
 from onebasin.evaluation import predict, total_variation
 from onebasin.inference.diagnostics import ess, predictions, rhat
@@ -185,6 +186,13 @@ def seconds_per_gradient(problem: Problem, chosen: dict[str, Any], rounds: int) 
     return found | {name: found["HMC"] for name in chosen if name not in found and "HMC" in found}
 
 
+def known_rows(setting: str) -> dict[str, Any]:
+    """What was recorded of this setting: samplers that are not measured again keep their rows."""
+    path = RESULTS / "sampler_speed.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    return found.get(setting, {"methods": {}})["methods"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the draws")
@@ -202,7 +210,8 @@ def main() -> None:
     chosen = methods(options.gradients, options.step_size)
     if options.only:
         chosen = {name: chosen[name] for name in options.only}
-    rows: dict[str, Any] = {}
+    setting = f"784-{options.width}-10 on {options.limit:,} of {options.data}"
+    rows: dict[str, Any] = known_rows(setting) if options.only else {}
     reference = None
     for i, (name, method) in enumerate(chosen.items()):
         stem = name.lower().replace(",", "").replace(" ", "-")
@@ -218,7 +227,6 @@ def main() -> None:
         reference = result.posterior if name == "HMC" else reference
         shown = {k: v for k, v in rows[name].items() if k not in ("course", "settings")}
         print(name, shown, flush=True)
-    setting = f"784-{options.width}-10 on {options.limit:,} of {options.data}"
     record("sampler_speed", {setting: {"methods": rows, "machine": describe()}})
     for name, seconds in seconds_per_gradient(problem, chosen, options.rounds).items():
         rows[name]["seconds_per_gradient"] = seconds

@@ -207,6 +207,7 @@ def planted(tmp_path):
             }
         },
     }
+    records |= of_mean_field_methods()
     (tmp_path / "results" / "reproduction").mkdir(parents=True)
     for name, record in records.items():
         (tmp_path / "results" / f"{name}.json").write_text(json.dumps(record))
@@ -215,7 +216,43 @@ def planted(tmp_path):
     return tmp_path
 
 
+def of_mean_field_methods():
+    elbo = lambda value: {"negative_elbo": value, "standard_error": 0.01}
+    names = ("VI", *(f"IVON, learning rate {rate}" for rate in ("0.1", "0.03", "0.3")))
+    methods = {name: elbo(1.0 + i) for i, name in enumerate(names)}
+    row = {"sampler": "MCLMC", "step_size": 0.05, "ess": 1234.5, "mean_excess_of_variances": -0.01}
+    row |= {"largest_excess_of_variances": 0.2}
+    return {
+        "mean_field_methods": {
+            "some data": {
+                "examples": 1234,
+                "processor_seconds_per_step": {"VI": 0.002, "IVON": 0.003},
+                "budgets": {"all": {"steps": 5000, "methods": methods}},
+            }
+        },
+        "mclmc_bias": {
+            "linear regression": {
+                "rows": [
+                    {**row, "aim": 5e-4, "equipartition": 0.992},
+                    {**row, "aim": None, "equipartition": None},
+                ]
+            }
+        },
+    }
+
+
 EXPECTED = {
+    "mean-field-methods": [
+        [
+            *("some data", "1,234", "5,000"),
+            *(f"{i}.000 ± 0.010" for i in (1, 2, 3, 4)),
+            "1.50",
+        ],
+    ],
+    "mclmc-bias": [
+        ["MCLMC", "0.0005", "0.0500", "-1.0 %", "-0.8 %", "+20.0 %", "1,234"],
+        ["MCLMC", "–", "0.0500", "-1.0 %", "–", "+20.0 %", "1,234"],
+    ],
     "readme": [
         [
             "MLP 3×512 on MNIST",

@@ -1,7 +1,9 @@
-"""Microcanonical Langevin Monte Carlo without a Metropolis correction: BlackJAX's kernel.
+"""Microcanonical Langevin Monte Carlo without a Metropolis correction: BlackJAX's integrators.
 
-One step of the loop is one step of the integrator (two gradients). The tuning follows BlackJAX's,
-as a state that is updated step by step so that a fit can stop and resume anywhere:
+One step of the loop is one step of the integrator, after which noise turns the direction a little.
+(BlackJAX turns it by half before and after, with Threefry: for a small network, drawing that noise
+takes longer than the gradient.) The tuning follows BlackJAX's, as a state that is updated step by
+step so that a fit can stop and resume anywhere:
 
 - **Step size.** The variance of the energy error grows with the sixth power of the step size ε. So
   every step predicts the ε at which it would be D × `energy_error`, and a weighted average over
@@ -18,7 +20,6 @@ The bias is measured as well. Whatever the posterior is, E[−(θ − c)·∇ lo
 import math
 from typing import Any, NamedTuple, cast
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +30,7 @@ from onebasin.inference.adjusted_mclmc import INTEGRATORS, check_dimension
 from onebasin.inference.chains import chain_program
 from onebasin.inference.full_batch import log_density, relative_log_prior
 from onebasin.inference.methods import MCLMC
+from onebasin.inference.noise import fast_normal_like
 from onebasin.inference.program import Info, Program
 from onebasin.inference.shards import WHOLE, Shards
 from onebasin.keys import subkey
@@ -66,7 +68,6 @@ def build(problem: Problem, method: MCLMC, shards: Shards = WHOLE) -> Program:
     size = check_dimension(problem, method)
     scale = math.sqrt(size)
     integrator, gradients = INTEGRATORS[method.integrator]
-    kernel = blackjax.mclmc.build_kernel(integrator)
     sizes = jax.tree.map(lambda leaf: math.prod(leaf.shape), problem.shapes)
     variances = jax.tree.map(lambda v, n: v * n, problem.prior_variances, sizes)
     prior_length = math.sqrt(sum(jax.tree.leaves(variances)))
@@ -102,13 +103,19 @@ def build(problem: Problem, method: MCLMC, shards: Shards = WHOLE) -> Program:
         step_key = jax.random.fold_in(subkey(key, "chain"), t)
         density = log_density(problem, data, origin=chain.position, shards=shards)
         length, step_size = cast(Any, tuning.length), cast(Any, tuning.step_size)
-        moved, info = kernel(step_key, chain, density, 1.0, length, step_size)
-        moved, change = cast(Any, moved), jnp.asarray(info.energy_change)
+        moved, kinetic = cast(Any, integrator(density, cast(Any, 1.0))(chain, step_size))
+        change = kinetic - moved.logdensity + chain.logdensity
+        finite = jnp.isfinite(change)
+        for leaf in jax.tree.leaves(moved.position):
+            finite &= jnp.isfinite(leaf).all()
+        # A step that was not finite leaves the chain where it was, with another direction.
+        moved = jax.tree.map(lambda a, b: jnp.where(finite, a, b), moved, chain)
+        noise = fast_normal_like(chain.position, key=step_key)
+        spread = jnp.where(finite, jnp.sqrt(jnp.expm1(2 * step_size / length) / size), 1)
+        moved = moved._replace(momentum=turned(moved.momentum, spread, noise, finite))
         prior = relative_log_prior(problem, moved.position, chain.position)
         log_likelihood = moved.logdensity - prior
-        error = change.astype(log_likelihood.dtype) ** 2 / size
-        finite = jnp.asarray(info.nonans)
-        # A step that was not finite leaves the chain where it was, with another direction.
+        error = jnp.where(finite, change.astype(log_likelihood.dtype) ** 2 / size, 0)
         log_likelihood = jnp.where(finite, log_likelihood, chain.logdensity)
         records = {
             "energy_error": error,
@@ -165,6 +172,15 @@ def build(problem: Problem, method: MCLMC, shards: Shards = WHOLE) -> Program:
         reports=("loss", "energy_error", "divergences", "step_size", "length"),
         summarise=summary,
     )
+
+
+def turned(direction: PyTree, spread: jax.Array, noise: PyTree, keep: jax.Array) -> PyTree:
+    """The direction with noise, or the noise alone, of length one."""
+    raw = jax.tree.map(
+        lambda u, z: jnp.where(keep, u, 0) + spread.astype(z.dtype) * z, direction, noise
+    )
+    length = jnp.sqrt(tree_dot(raw, raw))
+    return jax.tree.map(lambda leaf: leaf / length.astype(leaf.dtype), raw)
 
 
 def equipartition(chain: IntegratorState, centre: PyTree) -> jax.Array:
