@@ -173,7 +173,8 @@ def learned_alignment(records: Records) -> str:
             rows.append([which, label, cells[0], noise, lowest, *cells[1:], seconds])
     heads = ["pair", "aligned by", "geodesic", "of the mean networks", "lowest accuracy"]
     heads += ["repaired", "norms kept", "norms kept and repaired", "processor seconds"]
-    return markdown(heads, rows)
+    measured = [i for i in range(len(heads)) if any(row[i] != "–" for row in rows)]
+    return markdown([heads[i] for i in measured], [[row[i] for i in measured] for row in rows])
 
 
 def alignment_speed(records: Records) -> str:

@@ -290,12 +290,13 @@ EXPECTED = {
         [
             "ResNet20, width 16, fits 0 and 1",
             "nothing",
-            *("2.00 ± 0.01", "1.00", "25.0%", "0.50 ± 0.02", "–", "–", "–"),
+            # A path that no row has, as norms kept and repaired here, has no column.
+            *("2.00 ± 0.01", "1.00", "25.0%", "0.50 ± 0.02", "–", "–"),
         ],
         [
             "ResNet20, width 16, fits 0 and 1",
             "learned on the geodesic",
-            *("0.25 ± 0.01", "1.00", "25.0%", "0.50 ± 0.02", "0.12 ± 0.01", "–", "101"),
+            *("0.25 ± 0.01", "1.00", "25.0%", "0.50 ± 0.02", "0.12 ± 0.01", "101"),
         ],
     ],
     "alignment-speed": [
