@@ -64,6 +64,14 @@ def recurrent(count: int, carries: int) -> list[Call]:
     return [call(1, False, False), call(2, True, True), call(1, False, True, biases=False)]
 
 
+def projected(biases: bool) -> Call:
+    """An LSTM whose outputs are projected from 5 numbers to 2."""
+    shapes = [(20, 4), (20, 2), *[(20,)] * (2 * biases), (2, 5)]
+    weights = [normal(*shape, seed=i) * 0.5 for i, shape in enumerate(shapes)]
+    first = [normal(1, 3, 2), normal(1, 3, 5)]
+    return Call(SEQUENCE, first, weights, biases, 1, 0.0, False, False, False)
+
+
 Q, K, V = (normal(2, 4, n, 3, seed=n) for n in (5, 6, 7))
 V = V[:, :, :6]
 MASK = integers(0, 2, 5, 6, seed=3).bool()
@@ -146,6 +154,26 @@ CASES: dict[str, list[Call]] = {
     "softplus.default": [Call(X), Call(30 * X), Call(X, 2.0, 1.0)],
     "_prelu_kernel.default": [Call(X, torch.tensor([0.1, 0.2, 0.3, 0.4]))],
     "where.self": [Call(B, X, Y)],
+    "where.ScalarSelf": [Call(B, 2.0, X)],
+    "where.ScalarOther": [Call(B, X, 0)],
+    "round.default": [Call(4 * X), Call(torch.tensor([0.5, 1.5, -2.5]))],
+    "rrelu_with_noise_functional.default": [Call(X, torch.zeros(3, 4), 0.1, 0.3), Call(X, X)],
+    **{f"__{name}__.Tensor": [Call(B, C)] for name in ["and", "or", "xor"]},
+    "copy.default": [Call(X, Y), Call(X, torch.tensor(2))],
+    # complex numbers
+    "complex.default": [Call(X, Y)],
+    "polar.default": [Call(positive(3, 4), Y)],
+    "real.default": [Call(torch.complex(X, Y))],
+    "imag.default": [Call(torch.complex(X, Y))],
+    "view_as_complex.default": [Call(normal(3, 4, 2))],
+    "view_as_real.default": [Call(torch.complex(X, Y))],
+    "_fft_r2c.default": [Call(X, [1], kind, one) for kind in range(3) for one in (True, False)],
+    "_fft_c2c.default": [
+        Call(torch.complex(X, Y), [0, 1], kind, forward)
+        for kind in range(3)
+        for forward in (True, False)
+    ],
+    "_fft_c2r.default": [Call(torch.fft.rfft(X), [1], kind, 4) for kind in range(3)],
     "_to_copy.default": [Call(X, dtype=torch.int32), Call(B, dtype=torch.float32), Call(X)],
     "clone.default": SAME,
     "alias.default": SAME,
@@ -193,6 +221,8 @@ CASES: dict[str, list[Call]] = {
     "index_put.default": [
         Call(X, [torch.tensor([0, 2])], Y[:2]),
         Call(X, [torch.tensor([0, 0])], Y[:2], True),
+        Call(X, [B], torch.tensor(2.0)),
+        Call(X, [B[:, 0]], torch.tensor(2.0), True),
     ],
     "_unsafe_index_put.default": [Call(X, [None, torch.tensor([1])], torch.tensor(2.0))],
     "index_select.default": [Call(X, 1, integers(0, 4, 3))],
@@ -200,6 +230,17 @@ CASES: dict[str, list[Call]] = {
         Call(X, 1, integers(0, 4, 3, 6)),
         Call(X, 0, integers(0, 3, 5, 2)),  # fewer indices than columns
     ],
+    "scatter.src": [
+        Call(X, 1, integers(0, 1, 3, 1), Y),
+        Call(X, 0, integers(0, 1, 1, 4) + 1, Y[:2]),
+    ],
+    "scatter.value": [Call(X, 1, integers(0, 4, 3, 2), 3.0)],
+    "scatter_add.default": [Call(X, 1, integers(0, 4, 2, 6), normal(3, 6, seed=2))],
+    "bucketize.Tensor": [
+        Call(X, torch.tensor([-1.0, 0.0, 1.0])),
+        Call(torch.tensor([0.0, 1.0]), torch.tensor([-1.0, 0.0, 1.0]), right=True),
+    ],
+    "median.dim": [Call(X, 1), Call(X, 0, True)],
     "embedding.default": [Call(X, integers(0, 3, 2, 5)), Call(X, integers(0, 3, 2), 0)],
     "topk.default": [Call(X, 2), Call(X, 2, 0, False)],
     "sort.default": [Call(X), Call(X, 0, True), Call(torch.tensor(1.5))],
@@ -260,6 +301,9 @@ CASES: dict[str, list[Call]] = {
         Call(torch.full((3, 3), math.nan), X, Y.T, beta=0),
     ],
     "baddbmm.default": [Call(normal(4, 7, 7), IMAGE[0], IMAGE[1].mT, beta=0.5)],
+    "linalg_householder_product.default": [Call(normal(4, 3), normal(3, seed=1))],
+    "bilinear.default": [Call(X, normal(3, 5), normal(2, 4, 5), normal(2))],
+    "_cdist_forward.default": [Call(X, Y[:2], 2.0, None), Call(IMAGE, IMAGE, 1.0, None)],
     "einsum.default": [Call("bi,bj->ij", [X, Y]), Call("...i,...i->...", [IMAGE, IMAGE])],
     "linear.default": [Call(IMAGE, normal(5, 6), normal(5)), Call(X, normal(2, 4))],
     "convolution.default": [
@@ -324,8 +368,10 @@ CASES: dict[str, list[Call]] = {
     "adaptive_avg_pool2d.default": [Call(IMAGE, [1, 1]), Call(IMAGE, [3, 4]), Call(IMAGE, [7, 2])],
     "_adaptive_avg_pool2d.default": [Call(IMAGE, [2, 3])],
     "_adaptive_avg_pool3d.default": [Call(normal(1, 2, 4, 5, 6), [2, 2, 3])],
+    "adaptive_max_pool2d.default": [Call(IMAGE, [3, 4])],
+    "adaptive_max_pool3d.default": [Call(normal(1, 2, 4, 5, 6), [2, 2, 3])],
     # recurrent
-    "lstm.input": recurrent(4, 2),
+    "lstm.input": [*recurrent(4, 2), projected(True), projected(False)],
     "gru.input": recurrent(3, 1),
     "rnn_tanh.input": recurrent(1, 1),
     "rnn_relu.input": recurrent(1, 1),
@@ -367,14 +413,16 @@ def test_operator_is_that_of_pytorch(name: str) -> None:
     for call in CASES[name]:
         expected = outputs_of(resolve(name)(*call.args, **call.kwargs))
         kwargs = {key: in_jax(value) for key, value in call.kwargs.items()}
-        found = map(plain, outputs_of(apply(function, list(map(in_jax, call.args)), kwargs)))
-        found = list(found)
+        result = apply(function, list(map(in_jax, call.args)), kwargs)
+        found = list(map(plain, outputs_of(result)))
         assert len(found) == len(expected)
         for mine, theirs in zip(found, expected, strict=True):
             if mine is None:  # what no module reads: indices of a pool, saved statistics
                 continue
             assert mine.shape == tuple(theirs.shape)
-            if theirs.is_floating_point() == jnp.issubdtype(mine.dtype, jnp.floating):
+            if theirs.is_complex():
+                np.testing.assert_allclose(mine, to_array(theirs), rtol=2e-5, atol=2e-6)
+            elif theirs.is_floating_point() == jnp.issubdtype(mine.dtype, jnp.floating):
                 # Sums in another order: a few units in the last place of single precision.
                 np.testing.assert_allclose(mine, to_array(theirs), rtol=2e-5, atol=2e-6)
             else:  # the graph says the data type; the interpreter casts to it

@@ -8,6 +8,7 @@ import numpy as np
 
 from onebasin.networks.network import Network
 from onebasin.networks.pytorch.exporting import CannotConvert, Example, export, fixed_rows
+from onebasin.networks.pytorch.gradients import compare_gradients
 from onebasin.networks.pytorch.interpreting import (
     NOTHING,
     Origin,
@@ -61,7 +62,7 @@ def from_torch(
     entries = read_entries(module, batch, state)
     _check_precision(entries)
     with torch.no_grad():
-        returned = module(*batch.args, **batch.kwargs)
+        returned = batch.call(module)
     taken, position = _taken(returned, output, type(module).__name__)
     program = export(module, batch)
     origins, rows = _origins(program, entries, batch)
@@ -78,7 +79,10 @@ def from_torch(
     x = arrays or _alone([np.asarray(to_jax(t)) for t in batch.args])
     first = x if rows is not None else jax.tree.map(lambda array: array[:2], x)
     network = Network(apply, params, running, _restore(entries), _fill, statistics, first)
-    _check_outputs(network, x, taken, type(module).__name__)
+    _check_outputs(network, x, taken, type(module).__name__, run.narrowest)
+    take = lambda returned: import_torch().utils._pytree.tree_leaves(returned)[position]
+    outputs = lambda params: call(params, x, running)[0]
+    compare_gradients(module, batch, take, outputs, params)
     return network
 
 
@@ -90,6 +94,22 @@ def _alone(arrays: Sequence[np.ndarray]) -> Any:
 def _check_module(torch: Any, module: Any) -> None:
     if not isinstance(module, torch.nn.Module):
         raise ValueError(f"from_torch takes a torch.nn.Module, got {type(module).__name__}")
+    for name, tensor in module.named_parameters():
+        if isinstance(tensor, torch.nn.parameter.UninitializedParameter):
+            raise ValueError(f"parameter '{name}' has no shape yet; call the module once first")
+        if tensor.is_meta:
+            raise ValueError(f"parameter '{name}' has no numbers (device meta); load weights first")
+        if tensor.is_complex():
+            raise ValueError(
+                f"parameter '{name}' is complex; hold its real and imaginary parts as two, and "
+                "join them by torch.complex"
+            )
+    for name, held in module.state_dict().items():
+        if not isinstance(held, torch.Tensor):
+            raise ValueError(
+                f"'{name}' in the state_dict is a {type(held).__name__}, not a tensor; give the "
+                "module as it was before quantisation"
+            )
     for name, part in module.named_modules():
         if part.training:
             what = f"its part '{name}'" if name else "it"
@@ -221,19 +241,27 @@ def _fill(module: Any, restored: Mapping[str, Any]) -> Any:
     return module
 
 
-def _check_outputs(network: Network, x: Any, expected: Any, name: str) -> None:
+def _check_outputs(network: Network, x: Any, expected: Any, name: str, narrowest: int) -> None:
     """Refuse a network whose outputs on the example are not PyTorch's."""
     rest = () if network.state is None else (network.state,)
-    found = np.asarray(jax.jit(network.apply)(network.params, x, *rest))
+    try:
+        found = np.asarray(jax.jit(network.apply)(network.params, x, *rest))
+    except (TypeError, ValueError, IndexError) as error:
+        told = str(error).partition("\n")[0]
+        raise CannotConvert(
+            f"{name} cannot be converted: one of its steps fails in JAX, or depends on the numbers "
+            f"of its inputs; write it otherwise: {told}"
+        ) from error
     wanted = np.asarray(to_jax(expected))
     if found.shape != wanted.shape:
         raise CannotConvert(f"{name} was converted wrongly: its outputs have shape {found.shape}")
-    wanted_type, found, wanted = wanted, found.astype(np.float64), wanted.astype(np.float64)
+    bits = min(narrowest, width_of({"out": wanted}))
+    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
     largest = np.abs(wanted).max(initial=0)
     if not np.isfinite(wanted).all():
         raise CannotConvert(f"{name} gives NaN or infinity on the example; give another")
     off = np.abs(found - wanted).max(initial=0) / (largest or 1)
-    if not off <= TOLERANCE[width_of({"out": wanted_type})]:
+    if not off <= TOLERANCE[bits]:
         raise CannotConvert(
             f"{name} was converted wrongly: its outputs on the example differ from PyTorch's by "
             f"{off:.1e} of their largest; please report the module"

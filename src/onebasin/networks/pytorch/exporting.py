@@ -1,8 +1,10 @@
 """A module as a graph of operators that have a counterpart in JAX, by `torch.export`."""
 
+import io
+import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +48,11 @@ class Example:
     def tensors(self) -> list[Any]:
         return [*self.args, *self.kwargs.values()]
 
+    def call(self, module: Any) -> Any:
+        """What a module returns, on copies: it may change its inputs."""
+        args = [tensor.clone() for tensor in self.args]
+        return module(*args, **{name: tensor.clone() for name, tensor in self.kwargs.items()})
+
     def _twice(self) -> "Example":
         """Two rows: torch.export takes a batch of one for a constant."""
         cat = import_torch().cat
@@ -69,14 +76,14 @@ def export(module: Any, example: Example) -> Any:
                 dynamic_shapes=shapes,
                 strict=False,
             )
+            program = program.run_decompositions(_table())
+            for _ in range(ROUNDS):
+                known = torch._decomp.get_decompositions(unknown_operators(program.graph))
+                if not known:
+                    break
+                program = program.run_decompositions(known)
         except Exception as error:  # torch.export raises errors of many kinds
             raise CannotConvert(_reason(module, error)) from error
-        program = program.run_decompositions(_table())
-        for _ in range(ROUNDS):
-            known = torch._decomp.get_decompositions(unknown_operators(program.graph))
-            if not known:
-                break
-            program = program.run_decompositions(known)
     unknown = unknown_operators(program.graph)
     random = [op for op in unknown if torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())]
     if random:
@@ -87,7 +94,8 @@ def export(module: Any, example: Example) -> Any:
     if unknown:
         raise CannotConvert(
             f"{type(module).__name__} cannot be converted: the operators "
-            f"{', '.join(map(str, unknown))} have no counterpart in JAX yet"
+            f"{', '.join(map(str, unknown))} have no counterpart in JAX yet; write these parts "
+            "with others"
         )
     return program
 
@@ -100,7 +108,9 @@ def _reason(module: Any, error: Exception) -> str:
             f"{name} cannot be converted: what it computes depends on the numbers of its inputs "
             "(an if or a shape made from them); write it with torch.where"
         )
-    return f"{name} cannot be exported by torch.export: {text[:300]}"
+    if "ScriptModule" in name:
+        return f"{name} cannot be converted; give the module before torch.jit.script or trace"
+    return f"{name} cannot be exported by torch.export, write that part otherwise: {text[:300]}"
 
 
 def fixed_rows(length: Any) -> int | None:
@@ -136,7 +146,20 @@ def _table() -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of torch.export about itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Without the warnings and the printed graphs of torch.export.
+
+    Products of three and more arrays are taken in their order: the search for a better one fixes
+    the number of rows.
+    """
+    opt_einsum, told = import_torch().backends.opt_einsum, logging.root.manager.disable
+    searches = opt_einsum.enabled
+    logging.disable(logging.CRITICAL)
+    try:
+        opt_einsum.enabled = False
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            with redirect_stderr(io.StringIO()):
+                yield
+    finally:
+        opt_einsum.enabled = searches
+        logging.disable(told)

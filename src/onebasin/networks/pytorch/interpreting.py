@@ -66,6 +66,12 @@ class Program:
     width: int
     """Bits of the widest floating-point param."""
 
+    @property
+    def narrowest(self) -> int:
+        """Bits of the narrowest floating-point result of a step: what the outputs are good to."""
+        kinds = [step.dtype for step in self.steps if step.dtype is not None]
+        return min((_bits(kind) for kind in kinds if _is_float(kind)), default=self.width)
+
     def __call__(
         self,
         given: Mapping[Origin, Mapping[Any, Any]],
@@ -119,7 +125,8 @@ class Program:
                 else:
                     result = layouts.apply(step.function, args, kwargs)
             except (TypeError, ValueError, IndexError) as error:
-                raise ValueError(f"{error} (at {step.text})") from error
+                told = str(error).partition("\n")[0]
+                raise ValueError(f"{told} (at {step.text})") from error
             known[step.name] = result if step.dtype is None else cast(result, step.dtype)
             for name in step.last_uses:
                 del known[name]

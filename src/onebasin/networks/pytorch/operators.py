@@ -1,5 +1,6 @@
 """All operators: importing this module fills the registry."""
 
+from onebasin.networks.pytorch import operators_complex as operators_complex
 from onebasin.networks.pytorch import operators_creation as operators_creation
 from onebasin.networks.pytorch import operators_indexing as operators_indexing
 from onebasin.networks.pytorch import operators_linear as operators_linear

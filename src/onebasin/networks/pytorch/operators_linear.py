@@ -9,7 +9,7 @@ from jax import lax
 
 from onebasin.networks.convolution import with_product_gradients
 from onebasin.networks.pytorch.layouts import ChannelsLast
-from onebasin.networks.pytorch.operators_reductions import safe_softmax
+from onebasin.networks.pytorch.operators_reductions import safe_softmax, vector_norm
 from onebasin.networks.pytorch.registry import TO_CHANNELS_LAST, operator
 
 
@@ -41,6 +41,26 @@ def einsum(
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     product = jnp.matmul(x, weight.T)
     return product if bias is None else product + bias
+
+
+@operator("linalg_householder_product")
+def householder_product(x: jax.Array, scales: jax.Array) -> jax.Array:
+    return lax.linalg.householder_product(x, scales)
+
+
+@operator("bilinear", keep=True)
+def bilinear(
+    x: jax.Array, y: jax.Array, weight: jax.Array, bias: jax.Array | None = None
+) -> jax.Array:
+    product = jnp.einsum("...i,oij,...j->...o", x, weight, y)
+    return product if bias is None else product + bias
+
+
+@operator("_cdist_forward")
+def distances(x: jax.Array, y: jax.Array, order: float, mode: int | None = None) -> jax.Array:
+    """Of all rows of x to all rows of y."""
+    del mode  # how PyTorch computes them
+    return vector_norm(x[..., :, None, :] - y[..., None, :, :], order, -1)
 
 
 def on_channels(values: jax.Array, x: jax.Array) -> jax.Array:

@@ -18,6 +18,9 @@ register_all(
         "atan": jnp.arctan,
         "atan2": jnp.arctan2,
         "atanh": jnp.arctanh,
+        "__and__": jnp.bitwise_and,
+        "__or__": jnp.bitwise_or,
+        "__xor__": jnp.bitwise_xor,
         "bitwise_and": jnp.bitwise_and,
         "bitwise_not": jnp.bitwise_not,
         "bitwise_or": jnp.bitwise_or,
@@ -57,6 +60,7 @@ register_all(
         "reciprocal": lambda x: 1 / x,
         "relu": jax.nn.relu,
         "remainder": jnp.remainder,
+        "round": jnp.round,
         "rsqrt": lax.rsqrt,
         "sigmoid": jax.nn.sigmoid,
         "sign": jnp.sign,
@@ -67,7 +71,7 @@ register_all(
         "tan": jnp.tan,
         "tanh": jnp.tanh,
         "trunc": jnp.trunc,
-        "where.self": jnp.where,
+        "where": jnp.where,
     },
     of=POINTWISE,
 )
@@ -155,3 +159,17 @@ def dropout(x: jax.Array, rate: float, train: bool) -> jax.Array:
             "dropout with training=self.training"
         )
     return x
+
+
+@operator("rrelu_with_noise_functional")
+def randomised_relu(
+    x: jax.Array,
+    noise: jax.Array,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    train: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """In evaluation mode, with the mean of the random slopes."""
+    if train:
+        raise ValueError("the module draws slopes at random; call module.eval() first")
+    return leaky_relu(x, (lower + upper) / 2), noise

@@ -32,22 +32,27 @@ def _layers(
     if train and dropout:
         raise ValueError("a recurrent layer drops units at random; call module.eval() first")
     x = jnp.swapaxes(x, 0, 1) if batch_first else x
-    arrays, ways = (4 if biases else 2), (2 if bidirectional else 1)
+    ways = 2 if bidirectional else 1
+    arrays = len(weights) // (count * ways)
     last: list[Carry] = []
     for layer in range(count):
         outputs = []
         for way in range(ways):
             k = layer * ways + way
-            w_ih, w_hh, *b = weights[k * arrays : (k + 1) * arrays]
-            b_ih, b_hh = b if biases else (None, None)
+            w_ih, w_hh, *more = weights[k * arrays : (k + 1) * arrays]
+            b_ih, b_hh = more[:2] if biases else (None, None)
+            projects = more[-1] if arrays % 2 else None  # after the biases, if there are any
 
             def body(
                 carry: Carry,
                 gates: jax.Array,
                 w: jax.Array = w_hh,
                 bias: jax.Array | None = b_hh,
+                projection: jax.Array | None = projects,
             ) -> tuple[Carry, jax.Array]:
                 carry = step(carry, gates, w, bias)
+                if projection is not None:
+                    carry = (linear(carry[0], projection), *carry[1:])
                 return carry, carry[0]
 
             start = tuple(state[k] for state in first)

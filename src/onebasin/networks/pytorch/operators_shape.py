@@ -113,6 +113,13 @@ def pad(x: jax.Array, widths: Sequence[int], value: float = 0) -> jax.Array:
     return lax.pad(x, jnp.asarray(value, x.dtype), [*untouched, *reversed(pairs)])
 
 
+@operator("copy")
+def copy(x: jax.Array, source: jax.Array, non_blocking: bool = False) -> jax.Array:
+    """What x holds after it is written over."""
+    del non_blocking
+    return jnp.broadcast_to(source, x.shape).astype(x.dtype)
+
+
 @operator("tril")
 def lower_triangle(x: jax.Array, diagonal: int = 0) -> jax.Array:
     return jnp.tril(x, diagonal)

@@ -102,10 +102,17 @@ def avg_pool(
     return sums / _reduce(counted, sides, strides, edges, spread, 0.0, lax.add)
 
 
+def _nearly_equal(x: jax.Array, size: int, axis: int) -> list[jax.Array]:
+    """`size` windows of nearly equal length along an axis, from ⌊i·length/size⌋ on."""
+    length = x.shape[axis]
+    bounds = [(i * length // size, -(-(i + 1) * length // size)) for i in range(size)]
+    return [lax.slice_in_dim(x, a, b, 1, axis) for a, b in bounds]
+
+
 @operator("adaptive_avg_pool1d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", keep=True)
 @operator("_adaptive_avg_pool3d")
 def adaptive_avg_pool(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
-    """Means of `size` windows of nearly equal length, from ⌊i·length/size⌋ on."""
+    """Means of `size` windows of nearly equal length."""
     for axis, size in zip(range(x.ndim - len(sizes), x.ndim), sizes, strict=True):
         length = x.shape[axis]
         if length % size == 0:
@@ -113,7 +120,15 @@ def adaptive_avg_pool(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
                 axis + 1
             )
             continue
-        bounds = [(i * length // size, -(-(i + 1) * length // size)) for i in range(size)]
-        windows = [lax.slice_in_dim(x, a, b, 1, axis) for a, b in bounds]
+        windows = _nearly_equal(x, size, axis)
         x = jnp.concatenate([w.mean(axis, keepdims=True) for w in windows], axis)
     return x
+
+
+@operator("adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(x: jax.Array, sizes: Sequence[int]) -> tuple[jax.Array, None]:
+    """The largest of `size` windows of nearly equal length; where it was is not computed."""
+    for axis, size in zip(range(x.ndim - len(sizes), x.ndim), sizes, strict=True):
+        windows = _nearly_equal(x, size, axis)
+        x = jnp.concatenate([w.max(axis, keepdims=True) for w in windows], axis)
+    return x, None

@@ -96,7 +96,7 @@ def changed_by_training(module: Any, example: Example) -> list[str]:
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            copied(*example.args, **example.kwargs)
+            example.call(copied)
     except Exception as error:  # of any kind: it is the module's own code
         raise CannotConvert(
             f"a call of {type(module).__name__} in training mode, which shows the buffers that "
