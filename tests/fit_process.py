@@ -21,11 +21,24 @@ import numpy as np
 from flax import linen as nn
 
 from onebasin.inference.fitting import fit
-from onebasin.inference.methods import HMC, MAP, MCLMC, SGHMC, SWAG, VI, Ensemble, Laplace
+from onebasin.inference.methods import (
+    HMC,
+    IVON,
+    MAP,
+    MCLMC,
+    SGHMC,
+    SGLD,
+    SWAG,
+    VI,
+    AdjustedMCLMC,
+    Ensemble,
+    Laplace,
+)
 from onebasin.inference.signals import FitInterrupted
 from onebasin.problem import Problem
 
-METHODS = {kind.__name__: kind for kind in (VI, HMC, MAP, Ensemble, MCLMC, SGHMC, SWAG, Laplace)}
+KINDS = (VI, IVON, HMC, MAP, Ensemble, MCLMC, AdjustedMCLMC, SGLD, SGHMC, SWAG, Laplace)
+METHODS = {kind.__name__: kind for kind in KINDS}
 
 
 class Normalised(nn.Module):

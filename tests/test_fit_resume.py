@@ -117,21 +117,36 @@ def killed_and_resumed(tmp_path, method, settings, chunk_steps, **more):
     return one
 
 
-ONCE_KILLED = {
-    "MCLMC": {"draws": 60, "warmup": 60, "thin": 4, "chains": 2, "mode_epochs": 40},
-    "SGHMC": {"draws": 100, "warmup_epochs": 20, "cycle_epochs": 40, "chains": 2, "batch_size": 50},
-    "SWAG": {"epochs": 60, "batch_size": 50, "rank": 3},
-    "Laplace": {"mode_epochs": 100, "rank": 100, "tune_prior": True},
-}
+ONCE_KILLED = (
+    {
+        "MCLMC": {"draws": 60, "warmup": 60, "thin": 4, "chains": 2, "mode_epochs": 40},
+        "SGHMC": {
+            "draws": 100,
+            "warmup_epochs": 20,
+            "cycle_epochs": 40,
+            "chains": 2,
+            "batch_size": 50,
+        },
+        "SWAG": {"epochs": 60, "batch_size": 50, "rank": 3},
+        "Laplace": {"mode_epochs": 100, "rank": 100, "tune_prior": True},
+    },
+    {
+        "Laplace": {"mode_epochs": 100, "structure": "kronecker", "data_chunk": 5},
+        "IVON": {"epochs": 30, "batch_size": 50},
+        "AdjustedMCLMC": {"draws": 40, "warmup": 20, "leapfrog_steps": 5, "chains": 2},
+        "SGLD": {"draws": 20, "warmup_epochs": 10, "chains": 2, "batch_size": 50},
+    },
+)
 
 
-def test_every_kind_of_method_is_the_same_after_a_kill(tmp_path):
+@pytest.mark.parametrize("methods", ONCE_KILLED, ids=["first", "second"])
+def test_every_kind_of_method_is_the_same_after_a_kill(tmp_path, methods):
     """All whole fits in one process, all resumed ones in another; killed one by one between."""
 
     def options(method, folder):
         return {
             "method": method,
-            "settings": ONCE_KILLED[method],
+            "settings": methods[method],
             "chunk_steps": 9,
             "checkpoint_interval": 0.0,
             "out": str(tmp_path / folder / f"{method}.st"),
@@ -140,8 +155,8 @@ def test_every_kind_of_method_is_the_same_after_a_kill(tmp_path):
 
     for folder in ("whole", "cut"):
         (tmp_path / folder).mkdir()
-    finish(start([options(method, "whole") for method in ONCE_KILLED]))
-    for method in ONCE_KILLED:
+    finish(start([options(method, "whole") for method in methods]))
+    for method in methods:
         rows = len((tmp_path / "whole" / f"{method}.jsonl").read_text().splitlines())
         process = start(options(method, "cut"))
         wait_for_rows(process, tmp_path / "cut" / f"{method}.jsonl", rows // 2)
@@ -150,8 +165,8 @@ def test_every_kind_of_method_is_the_same_after_a_kill(tmp_path):
         assert process.returncode == -signal.SIGKILL
         saved = read_checkpoint(tmp_path / "cut" / f"{method}.st.checkpoint")
         assert saved.step > 0
-    finish(start([options(method, "cut") | {"resume": True} for method in ONCE_KILLED]))
-    for method in ONCE_KILLED:
+    finish(start([options(method, "cut") | {"resume": True} for method in methods]))
+    for method in methods:
         paths = [tmp_path / folder / f"{method}.st" for folder in ("whole", "cut")]
         one, other = map(load_file, paths)
         assert one.keys() == other.keys()
