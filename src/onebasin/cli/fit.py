@@ -48,7 +48,7 @@ class Setting(shared.SeededOptions, shared.OverwriteOption):
     prior_variance: float = 0.01
     """Variance of the Gaussian prior on every weight."""
     temperature: float = 1.0
-    """Divisor of the log likelihood; 1 gives the Bayesian posterior."""
+    """Divisor of the log likelihood; 1 for the posterior itself."""
     augmentation: float = 1.0
     """Factor on the number of examples, for augmented data."""
     runs: int | None = None

@@ -59,12 +59,11 @@ PLAIN = {
 HELP = """\
 usage: onebasin COMMAND [OPTIONS]
 Move posteriors of Bayesian neural networks into one basin.
-
 commands (`onebasin COMMAND --help` for a command's own options):
 {commands}
 
 options: -h; --version; --debug; --device cpu|gpu|tpu; --threads N; --x64
-one fit by several processes: --distributed; or --coordinator HOST:PORT --processes N --process I
+several processes: --distributed; or --coordinator, --processes, --process
 examples: onebasin demo; onebasin fit vi --out q.safetensors
 """
 
