@@ -91,6 +91,7 @@ def test_version_and_no_arguments(capsys):
         (["symmetry", "lenet", "--depth", "2"], "--depth is a size of mlp, vit, gpt; drop it"),
         (["fit", "nosuch", "--out", "q"], "'nosuch' is none of vi, map, ensemble, hmc"),
         (["fit"], "name one of vi, map"),
+        (["merge", "", "b.safetensors", "--out", "c"], "an argument is empty; give a value"),
         (["fit", "map", "--epochs", "0", "--out", "q"], "--epochs of MAP must be a whole number"),
         (["fit", "map", "--out", "."], ". is a folder; give the path of a file"),
         (["fit", "hmc", "--out", "q", "--masses", "w"], "--masses does not take 'w'; see"),

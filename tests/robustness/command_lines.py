@@ -52,6 +52,7 @@ VALID = {
         *("--symmetry", "symmetry.json", "--out", "new.safetensors"),
     ],
     ("prune",): ["q0.safetensors", "--out", "new.safetensors"],
+    ("embed",): ["q0.safetensors", "--into", "wide.safetensors", "--out", "new.safetensors"],
     ("diagnose",): ["draws.safetensors"],
     ("reproduce",): ["kl-vs-w2", "--preset", "toy", "--out", "run"],
     ("sweep",): ["grid.yaml", "--out", "run"],
@@ -63,7 +64,7 @@ FOREIGN = ("missing.safetensors", "folder", "text.safetensors", "empty.safetenso
 # Options whose negative values make sense.
 SIGNED = {"seed", "draw"}
 # Options that name a file or folder to read, and those that name one to write.
-READ = {"to", "adopt", "symmetry"}
+READ = {"to", "into", "adopt", "symmetry"}
 WRITTEN = {"out", "checkpoint", "history", "figure", "export_arviz", "output"}
 # Whole command lines that contradict themselves.
 CONTRADICTIONS = [

@@ -156,6 +156,8 @@ def _run(name: str, arguments: list[str]) -> None:
     if "-h" in arguments or "--help" in arguments:
         sys.stdout.write(help_text(prog, command))
         return
+    if "" in arguments:  # as a path it would be the working directory
+        raise ValueError(f"{prog}: an argument is empty; give a value, or leave it out")
     config = parsed(prog, command, arguments)
     check_options(config)
     module.run(config)
