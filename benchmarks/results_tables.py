@@ -332,6 +332,45 @@ def mclmc_bias(records: Records) -> str:
     return markdown([*heads, "largest", "effective draws"], rows)
 
 
+PYTORCH_MODELS = {
+    "resnet50": "ResNet50", "vit": "ViT-base", "gpt2": "GPT-2 small", "bert": "BERT-base",
+}  # fmt: skip
+
+
+def pytorch_models(records: Records) -> str:
+    """Conversion, symmetry and alignment of large PyTorch modules with planted permutations."""
+    rows = []
+    for name, label in PYTORCH_MODELS.items():
+        row = records["pytorch_modules"].get(name)
+        if row is not None:
+            parts = ("convert", "symmetry", "align")
+            rows.append(
+                [
+                    label,
+                    f"{row['parameters'] / 1e6:.1f} M",
+                    *(_seconds(row[f"{part}_processor_seconds"]) for part in parts),
+                    f"{row['peak_gib']:.2f}",
+                    f"{row['recovered']} of {row['groups']}",
+                    f"{row['aligned_change']:.1e}",
+                ]
+            )
+    heads = ["model", "parameters", "conversion, s", "symmetry and check, s", "alignment, s"]
+    heads += ["peak memory, GiB", "groups recovered", "change of outputs"]
+    return markdown(heads, rows)
+
+
+def pytorch_speed(records: Records) -> str:
+    """Times of converted modules relative to PyTorch's own."""
+    rows = []
+    for name, found in records["pytorch_modules"].items():
+        if name.startswith("speed"):
+            for model, label in (("resnet20", "ResNet20"), ("vit", "small ViT")):
+                ratios = (found[model][f"{what}_ratio"] for what in ("forward", "gradient", "loop"))
+                rows.append([label, found["cores_used"], *(f"{ratio:.2f}" for ratio in ratios)])
+    heads = ["model", "cores", "forward", "gradient", "gradient in the loop of a fit"]
+    return markdown(heads, sorted(rows, key=lambda row: row[:2]))
+
+
 def _seconds(value: float) -> str:
     """To three digits.
 
@@ -451,6 +490,8 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "alignment-speed": alignment_speed,
     "sampler-speed": sampler_speed,
     "vi-convergence": vi_convergence,
+    "pytorch-models": pytorch_models,
+    "pytorch-speed": pytorch_speed,
     "robustness": robustness,
     "checksums": checksums,
     "transformers": transformers,

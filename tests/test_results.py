@@ -176,6 +176,23 @@ def planted(tmp_path):
                 "examples": 60000,
             }
         },
+        "pytorch_modules": {
+            "resnet50": {
+                "parameters": 25557032,
+                "convert_processor_seconds": 8.7,
+                "symmetry_processor_seconds": 41.4,
+                "align_processor_seconds": 19.9,
+                "peak_gib": 1.973,
+                "recovered": 36,
+                "groups": 37,
+                "aligned_change": 2e-7,
+            },
+            "speed_1_core": {
+                "cores_used": 1,
+                "resnet20": {"forward_ratio": 0.73, "gradient_ratio": 1.684, "loop_ratio": 1.45},
+                "vit": {"forward_ratio": 0.4, "gradient_ratio": 1.33, "loop_ratio": 1.05},
+            },
+        },
         "cluster_arithmetic": {
             "sweep": {
                 "10": {
@@ -308,6 +325,13 @@ EXPECTED = {
             *("mnist", "60,000", "12,000"),
             *("0.515 ± 0.001", "0.500 ± 0.001", "0.600 ± 0.002", "1.030"),
         ]
+    ],
+    "pytorch-models": [
+        ["ResNet50", "25.6 M", "8.70", "41.4", "19.9", "1.97", "36 of 37", "2.0e-07"],
+    ],
+    "pytorch-speed": [
+        ["ResNet20", "1", "0.73", "1.68", "1.45"],
+        ["small ViT", "1", "0.40", "1.33", "1.05"],
     ],
     "cluster-sweep": [["10 s", "360,000", "746 MB/s", "25%", "100%"]],
     "cluster-chain": [["10 Gbit/s", "1.7×", "3.6×"]],
