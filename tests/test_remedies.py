@@ -16,6 +16,9 @@ PASSED_ON = {
     "it holds objects, which could run code",
     "its shape {shape} takes {promised} bytes, but it holds {held}",
     "it is cut short",
+    "it promises {promised} bytes, too many for a file of its size",
+    "column '{name}' has {len(arrays[name])} rows, not all",
+    "signs and scales cannot be checked: {failure}",
     "{member.filename} cannot have {member.file_size} bytes",
     "<index>",
     "<_what_is_missing(source, folder, located, setting)>",
@@ -26,7 +29,7 @@ PASSED_ON = {
     "{self.path} is a safetensors file but not {is_not}",
     "{stored} values cannot fill {sum(sizes.values())} parameters",
 }
-PASSED_ON_ENDS = ("{tried}", "does not carry its units")
+PASSED_ON_ENDS = ("{tried}", "does not carry its units", "{_reason(wide, theirs, added)}")
 
 
 def text_of(node: ast.expr) -> str:

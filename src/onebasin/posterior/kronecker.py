@@ -191,4 +191,7 @@ def _check_orthogonal(what: str, tree: PyTree) -> None:
         vector = np.random.default_rng(0).standard_normal(len(matrix))
         back = matrix @ (matrix.T @ vector)
         if not np.allclose(back, vector, rtol=0, atol=TOLERANCE * np.linalg.norm(vector)):
-            raise ValueError(f"{what} must be orthogonal, but leaf '{name}' is not")
+            raise ValueError(
+                f"{what} must be orthogonal, but leaf '{name}' is not; give all eigenvectors of a "
+                "symmetric matrix"
+            )
