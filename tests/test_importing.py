@@ -203,9 +203,11 @@ def test_files_that_the_packages_write_themselves(tmp_path):
     (tmp_path / "run.msgpack").write_bytes(serialization.to_bytes({"params": params, "step": 3}))
     found = ob.read_params(tmp_path / "run.msgpack", names={"params/w1": "w1", "params/w2": "w2"})
     np.testing.assert_array_equal(apply(found, X), apply(params, X))
-    (tmp_path / "broken.msgpack").write_bytes(b"\xc1 no msgpack")
-    with pytest.raises(ValueError, match="is not a whole msgpack file"):
-        ob.read_params(tmp_path / "broken.msgpack")
+    # No msgpack at all, and a name that has become a number.
+    for content in (b"\xc1 no msgpack", b"\x82\xa1a\x01\x05\x02"):
+        (tmp_path / "broken.msgpack").write_bytes(content)
+        with pytest.raises(ValueError, match=r"broken\.msgpack is not a whole msgpack file"):
+            ob.read_params(tmp_path / "broken.msgpack")
     checkpoint = pytest.importorskip("orbax.checkpoint")
     with checkpoint.StandardCheckpointer() as writer:
         writer.save(tmp_path / "run", {"params": params, "step": np.array(3)})

@@ -116,7 +116,9 @@ def _read_msgpack(path: Path) -> PyTree:
     from flax import serialization
 
     try:
-        return serialization.msgpack_restore(path.read_bytes())
+        tree = serialization.msgpack_restore(path.read_bytes())
+        leaves_by_path(tree)  # keys of several types cannot be put in an order
+        return tree
     except Exception as error:  # of msgpack, in many kinds
         raise TensorFileError(
             f"{path} is not a whole msgpack file of Flax; write it again: {error}"
