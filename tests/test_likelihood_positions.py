@@ -155,6 +155,18 @@ def test_arviz_has_every_position(case):
     assert found["posterior_predictive"]["y"].shape == (1, 5, N, POSITIONS)
 
 
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
+def test_arviz_takes_one_output_without_an_axis(likelihood):
+    pytest.importorskip("arviz")
+    x, y = np.ones((4, 2), np.float32), np.array([0, 1, 1, 0])
+    q = ob.Samples({"w": np.ones((3, 2), np.float32)})
+    problem = ob.Problem(
+        lambda p, x: x @ p["w"], lambda key: q.draw(0), (x, y), likelihood=likelihood
+    )
+    found = ob.to_arviz(q, problem=problem, key=jax.random.key(0))
+    assert found["log_likelihood"]["y"].shape == (1, 3, 4)
+
+
 @pytest.mark.parametrize(
     ("outputs", "labels", "says"),
     [

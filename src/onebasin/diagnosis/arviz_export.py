@@ -101,7 +101,9 @@ def _predictions(
     def of_draw(drawn: tuple[PyTree, PyTree, jax.Array]) -> tuple[jax.Array, jax.Array | None]:
         params, state, own = drawn
         outputs = forward(problem.apply, params, inputs, state)
-        log_p = likelihood(outputs, targets).reshape(targets.shape[: outputs.ndim - 1])
+        log_p = likelihood(outputs, targets)
+        if isinstance(likelihood, Classification):  # one for each label, at every position
+            log_p = log_p.reshape(targets.shape)
         return log_p, _sampled(likelihood, outputs, own, targets.shape)
 
     keys = jax.random.split(jax.random.fold_in(key, 1), samples.num_draws)
