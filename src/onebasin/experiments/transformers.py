@@ -140,6 +140,7 @@ CPU = (
         CPU_GPT,
         MAP(epochs=3, batch_size=16, learning_rate=2e-3, warmup_epochs=1),
         0.35,
+        Learn(CPU_GPT, steps=100, exchanges=60, batch_size=16, judged=50),
         examples=100,
         published_on=GPT,
         published=ON_SHAKESPEARE,
