@@ -1,6 +1,7 @@
 """Derivatives along a direction, against forward mode and finite differences."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
@@ -18,9 +19,10 @@ def test_convolutions_have_both_modes(x64: None, stride: int) -> None:
     kernel, dk = (jax.random.normal(key, (3, 3, 3, 4)) for key in keys[2:])
 
     def plain(pair):
-        axes = ("NHWC", "HWIO", "NHWC")
+        x, kernel = pair
+        edges, axes = [(1, 1)] * 2, ("NHWC", "HWIO", "NHWC")
         return jax.lax.conv_general_dilated(
-            *pair, (stride, stride), [(1, 1)] * 2, dimension_numbers=axes
+            x, kernel, (stride, stride), edges, dimension_numbers=axes
         )
 
     at, direction = (x, kernel), (dx, dk)
@@ -28,7 +30,7 @@ def test_convolutions_have_both_modes(x64: None, stride: int) -> None:
     out = jax.random.normal(keys[0], value.shape)
     back = jax.vjp(plain, at)[1](out)[0]
     ours = (
-        lambda pair: with_product_gradients(*pair, stride, 1),
+        lambda pair: jnp.asarray(with_product_gradients(*pair, stride, 1)),
         lambda pair: conv2d(*pair, stride=stride, padding=1),
     )
     for function in ours:
@@ -57,4 +59,5 @@ def test_a_convolutional_network_has_a_laplace_approximation() -> None:
         q, problem.apply, data.test.x[:5], key=jax.random.key(1), num_samples=2, linearised=True,
         progress="silent",
     )  # fmt: skip
+    assert isinstance(found, ob.Predictive)
     assert np.isfinite(found.log_probs).all()
