@@ -81,7 +81,8 @@ def test_a_second_process_compiles_nothing_again(tmp_path):
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
         )
-        assert done.stderr == ""
+        told = [line for line in done.stderr.splitlines() if not line.startswith("note:")]
+        assert told == []  # nothing of the cache; the note is about so short a fit
         seen.append(entries())
     assert len(seen[0]) > 3
     assert seen[0].items() <= seen[1].items()

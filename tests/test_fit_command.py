@@ -84,7 +84,7 @@ def test_every_method_runs_to_its_file_at_its_default_size(tmp_path, capsys, met
     expected = {
         "hmc": names | {"energy"},
         "nuts": names | {"energy", "leapfrog_steps"},
-        "mclmc": {"energy_error", "divergent", "log_density"},
+        "mclmc": {"energy_error", "divergent", "log_density", "equipartition"},
         "adjusted-mclmc": names,
     }.get(method, set())
     found = read_statistics(out)
