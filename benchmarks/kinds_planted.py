@@ -5,8 +5,8 @@
 For each network and seed a random element moves the params, and `align` brings them back. Without
 noise a copy counts as recovered if every unit is; with Gaussian noise of 0.1 of each array's
 standard deviation on the copy, the share of units is recorded. A unit is right if the element found
-after the planted one is the identity for it: the permutation and the sign exactly, and for matrices
-the unit's row within 0.5 of that of the identity (without noise 0.001), in every group.
+after the planted one is the identity for it, in every group: the permutation and the sign exactly,
+the log of a scale and the unit's row of a matrix within 0.5 of the identity's (0.001 without noise).
 """
 
 import argparse
@@ -47,7 +47,9 @@ def right_units(symmetry: Symmetry, back: Transform, within: float) -> tuple[int
     right = total = 0
     for group in symmetry.groups:
         rows = back.matrix(group.name) - np.eye(group.size)
-        right += int((np.linalg.norm(rows, axis=1) <= within).sum())
+        logs = np.log(back.scales.get(group.name, np.ones((1, group.size))))
+        near = (np.linalg.norm(rows, axis=1) <= within) & (np.abs(logs).max(axis=0) <= within)
+        right += int(near.sum())
         total += group.size
     return right, total
 

@@ -136,14 +136,17 @@ def gpt(norm: str, *, tied: bool = False, width: int = 6, heads: int = 2, blocks
 
 
 def vit(width: int = 6, heads: int = 2) -> Case:
-    """A vision transformer on 4×4 images of 2 channels: patches of 2×2, a class token."""
+    """A vision transformer on 4×4 images of 2 channels: patches of 2×2, a class token.
+
+    Its tokens are averaged: the query of a class token alone is one constant vector.
+    """
     shapes: Any = {
         "patch": {"kernel": (8, width), "bias": (width,)},
         "class": (1, width),
         "position": (5, width),
         "blocks": [block_shapes(width, width + 2, "layer", biases=True)],
         "norm": {"gain": (width,), "shift": (width,)},
-        "head": {"kernel": (width, 3), "bias": (3,)},
+        "head": {"kernel": (width, width + 1), "bias": (width + 1,)},
     }
 
     def apply(params: Any, x: Any) -> Any:
@@ -153,7 +156,7 @@ def vit(width: int = 6, heads: int = 2) -> Case:
         z = jnp.concatenate([first, z], axis=1) + params["position"]
         for own in params["blocks"]:
             z = block(z, own, layer_norm, heads, causal=False)
-        z = layer_norm(z, params["norm"])[:, 0]
+        z = layer_norm(z, params["norm"]).mean(1)
         return z @ params["head"]["kernel"] + params["head"]["bias"]
 
     def images(count: int) -> np.ndarray:
@@ -260,8 +263,8 @@ def images_of(channels: int) -> Callable[[int], np.ndarray]:
 
 
 def resnet() -> Case:
-    """ResNet20 of width 2 with filter response normalisation."""
-    module = ResNet20(width=2, num_classes=3)
+    """ResNet20 of width 1 with filter response normalisation."""
+    module = ResNet20(width=1, num_classes=3)
     x = np.zeros((1, 4, 4, 2), np.float32)
     params = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
     shapes = jax.tree.map(lambda leaf: leaf.shape, params)

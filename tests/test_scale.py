@@ -104,8 +104,13 @@ def test_normalised_and_mixed_networks(x64):
     apply, params, x = built(ResNet20(width=2, num_classes=3), (8, 8, 1))
     symmetry = find_symmetry(apply, params, x)
     scales = find_scales(apply, params, x, symmetry=symmetry)
-    assert not scales.sites
-    assert scales.left_out.keys() == {g.name for g in symmetry.groups}
+    # Behind a normalisation it is the gain, the shift and the threshold that are scaled.
+    assert scales.sites.keys() == {g.name for g in symmetry.groups}
+    assert {site.leaf for site in scales.sites["stage3_block3/conv1"] if site.exponent > 0} == {
+        f"stage3_block3/{leaf}" for leaf in ("norm1/scale", "norm1/bias", "threshold1/threshold")
+    }
+    balanced = scales.act(scales.balance(params), params)
+    np.testing.assert_allclose(apply(balanced, x), apply(params, x), rtol=1e-8)
 
     def mixed(p, x):
         x = jnp.tanh(x @ p["Dense_0"]["kernel"] + p["Dense_0"]["bias"])

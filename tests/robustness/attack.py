@@ -41,6 +41,7 @@ class Part:
 PARTS = {
     "kills": Part("killer", 200, 20),
     "networks": Part("random_networks", 5_000, 10),
+    "kinds": Part("random_kinds", 5_000, 50),
     "files": Part("file_fuzzer", 20_000, 20),
     "command lines": Part("command_lines", 1_000, 10),
     "odd numbers": Part("odd_numbers", 5_000, 10),

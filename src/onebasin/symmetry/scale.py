@@ -21,24 +21,24 @@ unique, it commutes with permutations, and balancing is idempotent.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
-from onebasin.networks import Apply, NetworkLike, apply_of
+from onebasin.networks import NetworkLike, apply_of
 from onebasin.posterior.protocol import Posterior
-from onebasin.symmetry.check import ROWS
-from onebasin.symmetry.groups import Group, Role, Roles
-from onebasin.symmetry.randomised import CannotRun, Randomised
+from onebasin.symmetry.find_kinds import find_mixings
+from onebasin.symmetry.groups import Group
+from onebasin.symmetry.kinds import Mixing, Pattern, key_of
 from onebasin.symmetry.symmetry import Symmetry
 from onebasin.symmetry.tracing import find_symmetry
+from onebasin.symmetry.trial import trials
 from onebasin.trees import PyTree, leaves_by_path, path_name
 
 T = TypeVar("T")
 Scales: TypeAlias = Mapping[str, np.ndarray]  # the factors of each group, [units] or [n, units]
-EXPONENTS: Mapping[Role, Literal[1, -1]] = {"incoming": 1, "add": 1, "outgoing": -1}
 MAX_VISITS = 1000
 CLOSE = 1e-13  # the balance is reached when no |log c| of a visit to all groups exceeds this
 
@@ -51,7 +51,7 @@ class Site:
     axis: int
     length: int
     positions: np.ndarray
-    exponent: Literal[1, -1]
+    exponent: int
 
 
 @dataclass(frozen=True)
@@ -161,81 +161,40 @@ def find_scales(
     (['w1'], {})
     """
     function = apply_of(apply)
-    roles = symmetry.roles or find_symmetry(function, params, x, state=state, check=False).roles
+    if not symmetry.roles:
+        traced = find_symmetry(function, params, x, state=state, check=False)
+        symmetry = replace(symmetry, roles=traced.roles)
+    with jax.numpy_dtype_promotion("standard"):
+        tried = trials(function, params, x, state)
+        return scales_of(replace(symmetry, mixings=find_mixings(symmetry, tried, ("scaled",))))
+
+
+def scales_of(symmetry: Symmetry) -> ScaleSymmetry:
+    """The scales of a symmetry found with `kinds`, of groups whose units are computed and read."""
     sites: dict[str, tuple[Site, ...]] = {}
     left_out: dict[str, str] = {}
-    with jax.numpy_dtype_promotion("standard"):
-        trial = _Trial(function, params, x, state)
-        for group in symmetry.groups:
-            found = _sites(group, roles, symmetry)
-            if isinstance(found, str):
-                left_out[group.name] = found
-            elif reason := trial.objection({group.name: found}):
-                left_out[group.name] = reason
-            else:
-                sites[group.name] = found
-        if len(sites) > 1 and trial.objection(sites):
-            left_out |= dict.fromkeys(sites, "it can be scaled alone but not with the others")
-            sites = {}
+    for group in symmetry.groups:
+        mixing = symmetry.mixings.get(group.name, Mixing())
+        found = [_sites(group, pattern, symmetry) for pattern in mixing.scales]
+        usable = [own for own in found if {site.exponent for site in own} == {1, -1}]
+        if group.quadratic:
+            left_out[group.name] = "it has two places in one array"
+        elif usable:
+            sites[group.name] = usable[0]
+        elif mixing.scales:
+            left_out[group.name] = "its factors are not c and 1/c, so that nothing balances them"
+        else:
+            left_out[group.name] = "it is not homogeneous: scaling changes the outputs"
     return ScaleSymmetry(sites, left_out)
 
 
-def _sites(group: Group, roles: Roles, symmetry: Symmetry) -> tuple[Site, ...] | str:
-    """Where a group would be scaled, or why it cannot be."""
-    if group.quadratic:
-        return "it has two places in one array"
-    sites = []
-    for place in group.places:
-        role = roles.get((place.leaf, place.axis), "other")
-        if place.where == "state" or role not in EXPONENTS:
-            what = {"multiply": "a gain", "other": "neither a weight nor a bias"}
-            return f"{place.leaf} is {what.get(role, 'a running statistic')}"
-        length = symmetry.layouts[place.leaf][place.axis].size
-        sites.append(Site(place.leaf, place.axis, length, place.positions, EXPONENTS[role]))
-    if {site.exponent for site in sites} != {1, -1}:
-        return "it has no incoming weights" if sites[0].exponent < 0 else "nothing reads it"
-    return tuple(sites)
-
-
-class _Trial:
-    """A network at random parameters, where random factors must not change the outputs."""
-
-    def __init__(self, apply: Apply, params: PyTree, x: Any, state: PyTree | None) -> None:
-        seed = [0]  # the result does not depend on it, only the values tried
-        self.rng = np.random.default_rng(seed)
-        failure: CannotRun | None = None
-        for double, rows in ((True, ROWS), (True, None), (False, None)):
-            self.double = double
-            with jax.enable_x64(double):
-                self.network = Randomised(apply, params, x, state, double=double, rows=rows)
-                if double and not self.network.accepts_operands():
-                    continue
-                try:
-                    settled = self.network.settle(seed)
-                    self.params, self.state, self.reference, self.tolerance = settled
-                    return
-                except CannotRun as error:
-                    failure = error
-        raise ValueError(f"scales cannot be checked: {failure}; compact with balance=False")
-
-    def objection(self, sites: Mapping[str, tuple[Site, ...]]) -> str | None:
-        """Why these groups cannot be scaled, or None if the outputs do not change."""
-        scales = {
-            name: np.exp(0.7 * self.rng.standard_normal(len(own[0].positions)))
-            for name, own in sites.items()
-        }
-        change = self._change(sites, scales)
-        if not change <= self.tolerance:
-            return f"it is not homogeneous: scaling changes the outputs by {change:.1e}"
-        incoming = {n: tuple(s for s in own if s.exponent > 0) for n, own in sites.items()}
-        if self._change(incoming, scales) <= self.tolerance:
-            return "the outputs do not depend on it at the parameters and inputs that were tried"
-        return None
-
-    def _change(self, sites: Mapping[str, tuple[Site, ...]], scales: Scales) -> float:
-        with jax.enable_x64(self.double):
-            moved = ScaleSymmetry(sites, {}).act(scales, self.params)
-            return self.network.run(moved, self.state).distance(self.reference)
+def _sites(group: Group, pattern: Pattern, symmetry: Symmetry) -> tuple[Site, ...]:
+    return tuple(
+        Site(place.leaf, place.axis, length, place.positions, exponent)
+        for place in group.places
+        if place.where == "params" and (exponent := pattern[key_of(place)])
+        for length in [symmetry.layouts[place.leaf][place.axis].size]
+    )
 
 
 def _scaled(along: Mapping[str, list[tuple[int, np.ndarray]]], tree: PyTree, lead: int) -> PyTree:
