@@ -17,7 +17,7 @@ from onebasin.alignment.scores import Indices
 from onebasin.symmetry import Symmetry
 from onebasin.threads import pool
 
-CHUNK_BYTES = 1 << 27  # of one chunk: large products, little memory
+CHUNK_BYTES = 1 << 26  # of one chunk: large products, little memory
 
 
 @dataclass(frozen=True)

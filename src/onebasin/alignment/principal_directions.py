@@ -33,7 +33,9 @@ def principal_directions(
     divisor = np.concatenate([v.astype(dtype) for v in scale.values()])
 
     def whitened(chunk: Chunk) -> np.ndarray:
-        return np.concatenate(list(centred(chunk).values()), axis=1) / divisor
+        values = np.concatenate(list(centred(chunk).values()), axis=1)
+        values /= divisor
+        return values
 
     random = np.random.default_rng(0).standard_normal((members, block))
     begun = np.zeros((size, block))
