@@ -498,6 +498,8 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "transformer-cost": transformer_cost,
     "mean-field-methods": mean_field_methods,
     "mclmc-bias": mclmc_bias,
+    "symmetry-completeness": symmetry_completeness,
+    "kinds-planted": kinds_planted,
     "verdicts": verdicts,
 }
 

@@ -55,6 +55,24 @@ def planted(tmp_path):
     """A repository of two pages and tiny records with known cells."""
     names = ("as fitted", "aligned, l2", "aligned, w2", "aligned and repaired", "mixture")
     records = {
+        "symmetry_completeness": {
+            "net": {
+                "parameters": 20,
+                "kinds": {"scaled": 2},
+                "nullity": 9,
+                "found": 5,
+                "missing": {"vectors": 3},
+                "unexplained": 1,
+            },
+            "machine": {},
+        },
+        "kinds_planted": {
+            "net": {
+                "exact": {"recovered": 99, "of": 100, "units right": 1.0},
+                "noise": {"recovered": 7, "of": 100, "units right": 0.98765},
+            },
+            "machine": {},
+        },
         "robustness": {
             "files": {"tried": 20_000, "defects": 0, "counts": {"unverifiable": 12}},
             "kills": {"tried": 20, "defects": 1},
@@ -345,6 +363,10 @@ EXPECTED = {
             *("4,000", "2.50", "–"),
         ],
     ],
+    "symmetry-completeness": [
+        ["net", "20", "2 scaled", "9", "5", "vectors: 3; without a name: 1"],
+    ],
+    "kinds-planted": [["net", "99 of 100", "7 of 100", "98.77 %"]],
     "robustness": [
         ["damaged files", "20,000", "0", "12"],
         ["kills of commands, run again", "20", "1", "–"],
