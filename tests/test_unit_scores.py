@@ -51,8 +51,8 @@ def test_units_of_a_residual_stream_are_pooled_after_the_nonlinearity():
     symmetry = ob.find_symmetry(residual, to, x[:2])
     (stream,) = (group.name for group in symmetry.groups if group.size == 5)
     found = UnitScores.of(residual, x, to, symmetry).between(mover, to)
-    rows = [np.concatenate(streams(p, x), dtype=np.float64).T for p in (to, mover)]
-    expected = np.corrcoef(*rows)[:5, 5:]
+    first, second = (np.concatenate(streams(p, x), dtype=np.float64).T for p in (to, mover))
+    expected = np.corrcoef(first, second)[:5, 5:]
     np.testing.assert_allclose(found["correlations after"][stream], expected, atol=1e-5)
 
 
