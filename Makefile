@@ -92,7 +92,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 $(TORCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[test-torch]"
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --no-deps laplace-torch
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --no-deps laplace-torch asdfghjkl \
+	  backpack-for-pytorch curvlinops-for-pytorch einconv linear_operator unfoldNd
 	touch $(TORCH_STAMP)
 
 # The pins of constraints.txt, from what is installed here now; without the labels of local builds

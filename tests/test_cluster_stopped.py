@@ -30,8 +30,20 @@ def progress(run: Run) -> list[int]:
 
 def wait_until_begun(run: Run, *processes: subprocess.Popen) -> None:
     while min(progress(run)) < BEGUN:
-        assert all(process.poll() is None for process in processes)
+        for process in processes:
+            assert process.poll() is None, process.stderr and process.stderr.read().decode()
         time.sleep(0.05)
+
+
+def wait_until_listening(port: int, scheduler: subprocess.Popen) -> None:
+    """A client gives up after twenty seconds, which a busy machine may need to start it."""
+    while True:
+        assert scheduler.poll() is None
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
 
 
 def check_going_on(run: Run) -> None:
@@ -78,6 +90,7 @@ def test_a_lost_scheduler_ends_the_run_and_the_work_is_resumed(run):
     scheduler = subprocess.Popen(
         [*part, "--host", "127.0.0.1", "--port", port, "--no-dashboard"], stderr=subprocess.DEVNULL
     )
+    wait_until_listening(int(port), scheduler)
     part = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-dashboard"]
     worker = subprocess.Popen(
         [*part, "--nthreads", "2", "--no-nanny", "--death-timeout", "60"],

@@ -191,6 +191,7 @@ def test_other_commands_refuse_a_file_that_is_being_written(tmp_path, monkeypatc
     for seed, name in enumerate(("q.st", "r.st")):
         words = f"fit vi --limit 50 --width 4 --depth 1 --epochs 1 --seed {seed} --out {name}"
         main([*words.split(), "--progress", "silent"])
+    capsys.readouterr()
     with locked(tmp_path / "x.st"), pytest.raises(SystemExit) as stopped:
         main(COMMANDS[command].split())
     assert stopped.value.code == 2

@@ -47,7 +47,11 @@ Process: TypeAlias = subprocess.Popen[bytes]
 
 
 def environment(devices: int) -> dict[str, str]:
-    return {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    return {
+        **os.environ,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_NUM_CPU_DEVICES": str(devices),  # commands that ran in this process may have set it
+    }
 
 
 def free_address() -> str:

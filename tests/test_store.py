@@ -17,6 +17,7 @@ from onebasin.experiments.stage import RESULT, Stage
 from onebasin.experiments.store import Store, store_at
 
 pytest.importorskip("fsspec")
+S3FileSystem = pytest.importorskip("s3fs").S3FileSystem
 
 
 def graph() -> Stage:
@@ -111,6 +112,8 @@ def s3(tmp_path, monkeypatch):
     finally:
         server.kill()
         server.wait()
+        store_at.cache_clear()  # the next server has another address
+        S3FileSystem.clear_instance_cache()
 
 
 def _address(log: Path, server: subprocess.Popen) -> str:

@@ -240,7 +240,7 @@ def _claims(part: Part, curves: Mapping[str, Curve]) -> list[Claim]:
             **whole.measured,
         ),
         claim(
-            f"With all of the symmetry, no barrier remains {on}",
+            f"With all of the symmetry, less than {LEFT:g} nats remain {on}",
             curves[least].barrier < LEFT,
             published=f"learned over all of it: {part.published[BOTH]:g} nats, {part.published_on}"
             if BOTH in part.published

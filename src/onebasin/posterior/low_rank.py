@@ -85,7 +85,9 @@ class LowRank:
     def moments(self) -> tuple[PyTree, PyTree]:
         """Mean and marginal standard deviation √(std² + Σ_r factors²) of every coordinate."""
         std = jax.tree.map(
-            lambda s, f: jnp.sqrt(s**2 + jnp.sum(f**2, axis=0)), self.std, self.factors
+            lambda s, f: jnp.sqrt(jnp.square(s) + jnp.sum(jnp.square(f), axis=0)),
+            self.std,
+            self.factors,
         )
         return self.mean, std
 
