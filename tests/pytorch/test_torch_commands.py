@@ -28,6 +28,9 @@ def tokens():
     module = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     return module, torch.ones(2, 4, dtype=torch.long)
 
+def narrow():
+    return nn.Sequential(nn.Flatten(), nn.Linear(63, 10))
+
 def complex():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10, dtype=torch.complex64))
 """
@@ -72,8 +75,10 @@ def test_a_module_with_inputs_needs_no_shape(
     with pytest.raises(OwnNetworkError, match="needs the shape of one input"):
         Place.of("./net.py:make_network").make(None)
     with pytest.raises(
-        OwnNetworkError, match=r"shape \(1, 64\) with RuntimeError: mat1 and mat2 must"
+        OwnNetworkError, match=r"shape \(1, 64\) with RuntimeError: mat1 and mat2 shapes"
     ):
+        Place.of("./net.py:narrow").make((64,))
+    with pytest.raises(ValueError, match=r"'1\.weight' is complex; hold its real"):
         Place.of("./net.py:complex").make((64,))
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.networks.pytorch.exporting import Example
+from onebasin.networks.pytorch.storage import storage_of
 from onebasin.pytorch_tensors import import_torch, to_array
 from onebasin.trees import PyTree
 
@@ -40,17 +41,20 @@ def compare_gradients(
     watch = _watching(torch)
     own = dict(module.named_parameters(remove_duplicate=False))
     learned = {name: own[name] for name in params if own[name].requires_grad}
-    with watch, torch.enable_grad():
+    with torch.enable_grad(), watch:
         out = take(example.call(module))
     if not learned or not out.requires_grad or not (watch.seen or _has_function(torch, out)):
         return
     weights = np.random.default_rng(0).standard_normal(tuple(out.shape))
     total = (out * torch.tensor(weights, dtype=out.dtype)).sum()
-    given = torch.autograd.grad(total, list(learned.values()), allow_unused=True)
-    theirs = {
-        name: np.zeros(tensor.shape) if g is None else to_array(g).astype(np.float64)
-        for (name, tensor), g in zip(learned.items(), given, strict=True)
-    }
+    homes = {storage_of(tensor): name for name, tensor in learned.items()}
+    theirs = {name: np.zeros(tensor.shape) for name, tensor in learned.items()}
+    # Tied weights may be several parameters of one storage; their gradients add up.
+    tensors = {id(t): t for t in own.values() if t.requires_grad and storage_of(t) in homes}
+    given = torch.autograd.grad(total, list(tensors.values()), allow_unused=True)
+    for tensor, gradient in zip(tensors.values(), given, strict=True):
+        if gradient is not None:
+            theirs[homes[storage_of(tensor)]] += to_array(gradient)
     found = jax.jit(jax.grad(lambda p: jnp.sum(outputs(p) * weights)))(params)
     largest = max(float(np.abs(g).max(initial=0)) for g in theirs.values())
     for name, expected in theirs.items():

@@ -37,7 +37,7 @@ def read_entries(module: Any, example: Example, state: Sequence[str] | None) -> 
     params: dict[str, Any] = {}
     tied: dict[str, str] = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
-        known = first.setdefault(_storage(tensor), name) if tensor.numel() else name
+        known = first.setdefault(storage_of(tensor), name) if tensor.numel() else name
         if known == name:
             params[name] = tensor
         else:
@@ -50,10 +50,10 @@ def read_entries(module: Any, example: Example, state: Sequence[str] | None) -> 
             raise ValueError(f"state names '{name}', which is no buffer of {type(module).__name__}")
     found = {name: buffers[name] for name in moving}
     homes: dict[tuple[Any, ...], str] = {
-        _storage(buffer): name for name, buffer in found.items() if buffer.numel()
+        storage_of(buffer): name for name, buffer in found.items() if buffer.numel()
     }
     for name, buffer in buffers.items():
-        home = homes.get(_storage(buffer))
+        home = homes.get(storage_of(buffer))
         if home is not None and name not in found:  # a layer that is used under several names
             tied[name] = home
     saved = module.state_dict()
@@ -61,7 +61,8 @@ def read_entries(module: Any, example: Example, state: Sequence[str] | None) -> 
     return Entries(params, found, tied, others)
 
 
-def _storage(tensor: Any) -> tuple[Any, ...]:
+def storage_of(tensor: Any) -> tuple[Any, ...]:
+    """What two tensors share that are the same array in the same layout."""
     where = tensor.untyped_storage().data_ptr(), tensor.storage_offset()
     return (*where, tensor.dtype, tuple(tensor.shape), tensor.stride())
 
