@@ -1,5 +1,6 @@
 """Own orders inside heads and groups: units that move in blocks."""
 
+import warnings
 from itertools import permutations, product
 
 import jax
@@ -12,6 +13,7 @@ from onebasin import Activations, FrankWolfe, Samples, Symmetry, align, align_ma
 from onebasin.alignment.blocks import solve_family
 from onebasin.symmetry import Permutation
 from onebasin.symmetry.blocks import Blocks, joined
+from onebasin.symmetry.check import UncheckedWarning
 from onebasin.symmetry.written import SymmetryFileError
 from test_alignment_nests import Encoder, noisy, transformer, transformer_params
 from zoo import linen, normal
@@ -197,3 +199,22 @@ def test_what_needs_single_units_says_so(heads):
         align(params, to=params, symmetry=symmetry, starts=("auto", "shaken"), key=key)
     with pytest.raises(ValueError, match="check=False"):
         find_symmetry(transformer, params, TOKENS, check=False, own_orders=True)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_order_that_could_not_be_checked_is_not_accepted(closed):
+    """Heads that attend to each other share one order; behind a closed gate that cannot be seen."""
+
+    def network(params, x):
+        heads = (x @ params["in"]).reshape(len(x), 3, 2)
+        scores = jax.nn.softmax(jnp.einsum("bhd,bgd->bhg", heads, heads))
+        mixed = jnp.einsum("bhg,bgd->bhd", scores, heads).reshape(len(x), 6)
+        gate = jnp.sum(x**2) > (1e9 if closed else -1)
+        return gate * (mixed @ params["out"]) + x @ params["skip"]
+
+    params = {"in": normal((5, 6), 0), "out": normal((6, 4), 1), "skip": normal((5, 4), 2)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UncheckedWarning)  # about the traced groups
+        found = find_symmetry(network, params, jnp.ones((3, 5)), own_orders=True)
+    assert not found.blocks
+    assert {group.size for group in found.groups} == {2, 3}

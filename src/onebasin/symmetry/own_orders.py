@@ -4,14 +4,17 @@ A trace finds heads × dimensions with one order of dimensions for all heads. Of
 have its own. Where two groups fill one axis as adjacent factors (heads × dimensions, the groups of
 a grouped convolution × the channels inside), the inner one is a candidate: its places become those
 of a group of H·d units in H blocks. Whether the network allows it is decided numerically, by the
-same check that every symmetry passes; a candidate that fails keeps its one order.
+same check that every symmetry passes. A candidate that fails keeps its one order, and so does one
+that could not be checked, because the outputs did not depend on it at what was tried.
 """
 
+import re
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
 from onebasin.symmetry.blocks import Blocks
-from onebasin.symmetry.check import NotASymmetry
+from onebasin.symmetry.check import NotASymmetry, UncheckedWarning
 from onebasin.symmetry.layout import Concat, Fixed, Layout, Product, Units
 from onebasin.symmetry.symmetry import Symmetry
 
@@ -26,8 +29,13 @@ def with_own_orders(symmetry: Symmetry, holds: Callable[[Symmetry], None]) -> Sy
             if set(proposed) == set(accepted):
                 continue
             try:
-                holds(refined(symmetry, proposed))
-            except NotASymmetry:
+                with warnings.catch_warnings():
+                    # A traced group stands without the check; a candidate has nothing else.
+                    for inner in trial:
+                        told = rf"group '{re.escape(inner)}' could not be checked"
+                        warnings.filterwarnings("error", told, UncheckedWarning)
+                    holds(refined(symmetry, proposed))
+            except (NotASymmetry, UncheckedWarning):
                 continue
             accepted = proposed
     return refined(symmetry, accepted) if accepted else symmetry
