@@ -86,16 +86,21 @@ def test_a_lost_scheduler_ends_the_run_and_the_work_is_resumed(run):
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     address = f"tcp://127.0.0.1:{port}"
+    # Both read stages, which are functions of a module beside this one.
+    kept = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *kept])}
     part = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
     scheduler = subprocess.Popen(
-        [*part, "--host", "127.0.0.1", "--port", port, "--no-dashboard"], stderr=subprocess.DEVNULL
+        [*part, "--host", "127.0.0.1", "--port", port, "--no-dashboard"],
+        stderr=subprocess.DEVNULL,
+        env=environment,
     )
     wait_until_listening(int(port), scheduler)
     part = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-dashboard"]
     worker = subprocess.Popen(
         [*part, "--nthreads", "2", "--no-nanny", "--death-timeout", "60"],
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"},
+        env={**environment, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"},
     )
     try:
         process = started(run, address)
