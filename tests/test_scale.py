@@ -11,7 +11,7 @@ from alignment_cases import mlp_shapes, random_like, relu_mlp
 from compact_cases import covariance, draws_of, flat
 from onebasin.compaction import compact
 from onebasin.networks import MLP, LeNet, ResNet20
-from onebasin.posterior import MeanField, Samples
+from onebasin.posterior import LowRank, LowRankPrecision, MeanField, Samples
 from onebasin.symmetry import find_scales, find_symmetry
 
 
@@ -181,3 +181,22 @@ def test_compact_undoes_scales_and_permutations_alike(x64):
             )
         mean, _ = found.samples.moments()
         np.testing.assert_allclose(flat(found.posterior.mean), flat(mean), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [LowRank, LowRankPrecision])
+def test_a_scaled_posterior_has_the_density_of_the_scaled_params(kind, x64):
+    """log q'(cθ) = log q(θ) − log |det c|, and the determinant is the same for every θ."""
+    params = random_like(mlp_shapes((6, 5)), 0)
+    x = np.random.default_rng(1).normal(size=(4, 5))
+    scales = find_scales(relu_mlp, params, x, symmetry=find_symmetry(relu_mlp, params, x))
+    std = jax.tree.map(lambda leaf: 0.5 + np.abs(leaf), params)
+    factors = jax.tree.map(
+        lambda *f: np.stack(f), *(random_like(mlp_shapes((6, 5)), s) for s in (1, 2))
+    )
+    q = kind(params, std, factors)
+    moved = scales.act(found := scales.balance(params), q)
+    changes = [
+        float(moved.log_prob(scales.act(found, theta)) - q.log_prob(theta))
+        for theta in (random_like(mlp_shapes((6, 5)), s) for s in (3, 4, 5))
+    ]
+    np.testing.assert_allclose(changes, changes[0], atol=1e-8)

@@ -28,6 +28,7 @@ import jax
 import numpy as np
 
 from onebasin.networks import NetworkLike, apply_of
+from onebasin.posterior import Kronecker, LowRankPrecision
 from onebasin.posterior.protocol import Posterior
 from onebasin.symmetry.find_kinds import find_mixings
 from onebasin.symmetry.groups import Group
@@ -91,6 +92,16 @@ class ScaleSymmetry:
     def act(self, scales: Scales, target: T) -> T:
         """Scale params or a posterior; factors [n, units] scale each draw by its own row."""
         along = self.along_axes(scales)
+        if isinstance(target, Kronecker):
+            raise ValueError(
+                "a Kronecker posterior cannot be scaled; scale draws of it, or fit a Laplace with "
+                "another structure"
+            )
+        if isinstance(target, LowRankPrecision):
+            # Factors of a precision: θ' = cθ makes them F/c.
+            dual = _scaled(self.along_axes(self.inverse(scales)), target.factors, 1)
+            mean, std = (_scaled(along, tree, 0) for tree in (target.mean, target.std))
+            return replace(target, mean=mean, std=std, factors=dual)
         if isinstance(target, Posterior):
             return target.relabel(lambda tree, lead: _scaled(along, tree, lead))
         return _scaled(along, target, 0)
