@@ -84,7 +84,8 @@ def test_a_second_process_compiles_nothing_again(tmp_path):
         told = [line for line in done.stderr.splitlines() if not line.startswith("note:")]
         assert told == []  # nothing of the cache; the note is about so short a fit
         seen.append(entries())
-    assert seen[0]  # how many depends on how long compiling takes
+    # How many take long enough to be kept depends on the machine; the training steps always do.
+    assert any(name.startswith("jit_chunk-") for name in seen[0])
     assert seen[0].items() <= seen[1].items()
     first, second = (load_file(tmp_path / f"{name}.safetensors") for name in ("first", "second"))
     assert first.keys() == second.keys()

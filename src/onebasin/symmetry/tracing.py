@@ -29,6 +29,7 @@ from onebasin.symmetry.trial import trials
 from onebasin.trees import PyTree, leaves_by_path
 
 KindsLike: TypeAlias = Literal["all"] | Kind | Sequence[Kind]
+OWN_ORDER_CHECKS = 4  # each at two settings of the parameters
 STATE = "\0state:"  # prefix of the key paths of running statistics while tracing
 
 
@@ -129,8 +130,14 @@ def find_symmetry(
 
     if check and symmetry.groups:
         confirm(symmetry)
+
+    def confirm_often(found: Symmetry) -> None:
+        # What the trace does not prove may fail only where a maximum or a gate falls otherwise.
+        for one in jax.random.split(key, OWN_ORDER_CHECKS):
+            found.check(apply, params, x, state=state, key=one, every_place=False)
+
     if own_orders:
-        symmetry = with_own_orders(symmetry, confirm)
+        symmetry = with_own_orders(symmetry, confirm_often)
     if not wanted or not symmetry.groups:
         return symmetry
     with jax.numpy_dtype_promotion("standard"):
