@@ -2,8 +2,9 @@
 
     python benchmarks/sweep_workers.py --folder FOLDER
 
-One worker and two take turns, each time with a grid that has grown by a few repeats, so that other
-work on the machine slows both alike. They share a compilation cache, which a first small run fills.
+One worker with one thread, two of them, and one worker with the threads of both cores take turns,
+each time with a grid that has grown by a few repeats, so that other work on the machine slows all
+alike. They share a compilation cache, which a first small run fills.
 Then four workers run the whole grid while one of them is killed every few seconds. The record has
 the times as ratios, the kills, how many stages were begun again, and whether the tables are equal.
 """
@@ -33,10 +34,12 @@ from onebasin.experiments.sweep import run_sweep, stages_of
 if TYPE_CHECKING:
     from distributed import Client
 
-FIT = {"data": "digits", "depth": 1, "epochs": 400, "batch_size": 100}
+FIT = {"data": "digits", "depth": 1, "epochs": 2000, "batch_size": 100}
 BARRIER = {"points": 5, "num_samples": 16}
 WIDTHS = [32, 64]
 KILLS = 20
+# The workers of a cluster, whose number decides their threads, and how many of them are kept.
+WAYS = {"one": ("local:2", 1), "two": ("local:2", 2), "one, both cores": ("local:1", 1)}
 
 
 class Starts(WorkerPlugin):
@@ -64,19 +67,27 @@ def table(folder: Path) -> bytes:
     return (folder / "table.csv").read_bytes()
 
 
-def in_turns(folder: Path, repeats: int, turns: int) -> dict[int, list[float]]:
-    """Seconds of every turn of one and of two workers; the grid grows from turn to turn."""
-    seconds: dict[int, list[float]] = {1: [], 2: []}
+def in_turns(folder: Path, repeats: int, turns: int) -> dict[str, list[float]]:
+    """Seconds of every turn of every way; the grid grows from turn to turn."""
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     for turn in range(turns):
-        for workers, taken in seconds.items():
-            with connect(f"local:{workers}") as client:
-                client.wait_for_workers(workers)
+        for way, (cluster, kept) in WAYS.items():
+            with connect(cluster) as client:
+                _keep(client, kept)
                 began = time.perf_counter()
-                run = Run(folder / str(workers), "sweep", quiet=True)
+                run = Run(folder / way, "sweep", quiet=True)
                 run_sweep(grid(repeats * (turn + 1) // turns), run, client)
-                taken.append(time.perf_counter() - began)
-                print(f"turn {turn + 1}, {workers} workers: {taken[-1]:.1f} s", flush=True)
+                seconds[way].append(time.perf_counter() - began)
+                print(f"turn {turn + 1}, {way}: {seconds[way][-1]:.1f} s", flush=True)
     return seconds
+
+
+def _keep(client: "Client", workers: int) -> None:
+    """End workers until so many are left."""
+    started: Any = client.cluster
+    started.scale(workers)
+    while len(client.scheduler_info()["workers"]) != workers:
+        time.sleep(0.1)
 
 
 def with_kills(folder: Path, repeats: int) -> dict[str, Any]:
@@ -109,7 +120,10 @@ def _kill(client: "Client", kills: int, stop: threading.Event, killed: list[int]
     choose = random.Random(0)
     while len(killed) < kills and not stop.wait(choose.uniform(2, 6)):
         nannies: Any = client.cluster.workers.values()  # pyright: ignore[reportOptionalMemberAccess]
-        pid = choose.choice(sorted(nanny.pid for nanny in nannies if nanny.pid is not None))
+        alive = sorted(nanny.pid for nanny in nannies if nanny.pid is not None)
+        if not alive:  # all are being started again
+            continue
+        pid = choose.choice(alive)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
@@ -123,13 +137,16 @@ def measure(folder: Path, repeats: int, turns: int) -> dict[str, Any]:
         run_sweep(grid(1), Run(folder / "warm", "sweep", quiet=True), client)
     seconds = in_turns(folder, repeats, turns)
     killed = with_kills(folder / "killed", repeats)
-    tables = [table(folder / name) for name in ("1", "2", "killed/run")]
-    ratios = [one / two for one, two in zip(seconds[1], seconds[2], strict=True)]
+    tables = [table(folder / name) for name in (*WAYS, "killed/run")]
+    ratios = [one / two for one, two in zip(seconds["one"], seconds["two"], strict=True)]
+    two = sum(seconds["two"])
     return {
         "fits": 2 * len(WIDTHS) * repeats,
-        "seconds_one_worker": sum(seconds[1]),
-        "seconds_two_workers": sum(seconds[2]),
-        "times_faster_with_two": sum(seconds[1]) / sum(seconds[2]),
+        "seconds_one_worker": sum(seconds["one"]),
+        "seconds_two_workers": two,
+        "seconds_one_worker_on_both_cores": sum(seconds["one, both cores"]),
+        "times_faster_with_two": sum(seconds["one"]) / two,
+        "times_faster_than_one_on_both_cores": sum(seconds["one, both cores"]) / two,
         "times_faster_by_turn": ratios,
         "median_of_turns": statistics.median(ratios),
         **killed,
@@ -141,7 +158,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=16)
-    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=2)
     arguments = parser.parse_args()
     found = measure(arguments.folder, arguments.repeats, arguments.turns)
     print(found)

@@ -7,6 +7,7 @@ still hold them for the next reader.
 """
 
 import mmap
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,3 +33,31 @@ def release(array: Any) -> None:
     found = map_of(array)
     if found is not None and hasattr(mmap, "MADV_DONTNEED"):
         found.madvise(mmap.MADV_DONTNEED)
+
+
+@dataclass(frozen=True)
+class InFile:
+    """Where the values of a mapped array are: what another process needs to map them itself."""
+
+    path: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    offset: int
+
+    def opened(self) -> np.ndarray:
+        """The array, mapped here."""
+        return np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
+
+
+def by_reference(array: Any) -> Any:
+    """An array as its place in a file if it is mapped from one end of that place to the other."""
+    if map_of(array) is None or not array.flags.c_contiguous:
+        return array
+    whole: Any = array
+    while not (isinstance(whole, np.memmap) and isinstance(whole.base, mmap.mmap)):
+        whole = whole.base
+    if whole.filename is None:
+        return array
+    skipped = array.ctypes.data - whole.ctypes.data
+    path = str(whole.filename)
+    return InFile(path, array.dtype, array.shape, int(whole.offset) + skipped)

@@ -88,3 +88,13 @@ def together(what: str, work: Callable[[], T]) -> T:
     if failed:
         raise OtherProcessError(f"process {failed[0]} could not {what}; its own message says why")
     return found
+
+
+def check_shards(data_shards: int, devices: int) -> None:
+    """Refuse a number of shards that does not divide the devices."""
+    if data_shards < 1 or devices % data_shards:
+        possible = [str(n) for n in range(1, devices + 1) if devices % n == 0]
+        raise ValueError(
+            f"data_shards is {data_shards}, and there are {devices} devices; "
+            f"give one of {', '.join(possible)}, or set JAX_NUM_CPU_DEVICES"
+        )

@@ -4,14 +4,19 @@ Neither step lowers the mean log-likelihood of the members. The start must be al
 wide Gaussian of unaligned members is close to a local optimum.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from onebasin.alignment.aligned_members import AlignedMembers
 from onebasin.alignment.gaussian_fit import GaussianFit
 from onebasin.alignment.gaussian_target import GaussianTarget
+from onebasin.alignment.members import Members
 from onebasin.alignment.scores import Indices
 from onebasin.alignment.workers import Workers
 from onebasin.progress import Reporter
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 STEPS = 2  # of EM after every round of moves
 POLISH = 10  # of EM at most, once nothing moves; after principal directions it gains little
@@ -33,21 +38,37 @@ def fit_gaussian(aligned: AlignedMembers, rank: int, floor: float) -> GaussianFi
     return fit
 
 
+@dataclass(frozen=True)
+class _ToGaussian:
+    """Moves a member to where the Gaussian is highest; it can be sent to another process."""
+
+    target: GaussianTarget
+    members: Members
+    indices: list[Indices]
+    max_sweeps: int
+
+    def __call__(self, i: int) -> Indices | None:
+        return self.target.best_indices(self.members[i], self.indices[i], self.max_sweeps)
+
+
 def align_to_gaussian(
-    fit: GaussianFit, *, max_rounds: int, tolerance: float, max_sweeps: int, report: Reporter
+    fit: GaussianFit,
+    *,
+    max_rounds: int,
+    tolerance: float,
+    max_sweeps: int,
+    report: Reporter,
+    client: "Client | None" = None,
 ) -> Alternation:
     """Alternate between moving every member to where the Gaussian is highest and refitting it."""
     aligned = fit.aligned
     trace, moves, converged = [fit.mean_log_likelihood], [], max_rounds == 0
     for number in range(max_rounds):
-        with Workers(len(aligned.members), report) as workers:
-            target = fit.target()
-
-            def one(i: int, target: GaussianTarget = target) -> Indices | None:
-                return target.best_indices(aligned.members[i], aligned.indices[i], max_sweeps)
-
+        with Workers(len(aligned.members), report, client) as workers:
+            one = _ToGaussian(fit.target(), aligned.members, aligned.indices, max_sweeps)
             which = range(len(aligned.members))
-            found = workers.map(one, which, f"round {number + 1} to the Gaussian")
+            found = workers.spread(one, which, f"round {number + 1} to the Gaussian")
+            del one
         moves.append(sum(indices is not None for indices in found))
         if moves[-1]:
             pairs = zip(aligned.indices, found, strict=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,9 @@ from onebasin.progress import Progress, reporting
 from onebasin.symmetry import Permutation, Symmetry, stack
 from onebasin.threads import one_thread_if_small
 from onebasin.trees import PyTree
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 BATCH = 4  # members matched at once; fixed, so that results do not depend on the machine
 CANDIDATES, TRIALS = 3, 6  # anchors tried, and members on which each is tried
@@ -132,6 +135,7 @@ def align_many(
     tolerance: float = 1e-4,
     max_sweeps: int = 100,
     key: jax.Array | None = None,
+    client: "Client | None" = None,
     progress: Progress = "auto",
 ) -> JointAlignment:
     """Find one permutation for each posterior, or draw, that brings all of them into one basin.
@@ -156,6 +160,8 @@ def align_many(
         this share.
       max_sweeps: sweeps over the groups of units in one match.
       key: the random key for `PathLoss`.
+      client: of a Dask cluster whose workers see the files of the draws; independent matches are
+        spread over them, with the same result. `PathLoss` does not use it.
       progress: how to show progress, or a function of (what, done, total).
 
     Returns:
@@ -179,7 +185,7 @@ def align_many(
         first = L2  # points have no standard deviations to score
     features, unit = _in_range(first.mover, members[0])
     with reporting(progress) as report:
-        with Workers(len(members), report) as workers:
+        with Workers(len(members), report, client) as workers:
             descent = _JointDescent(members, symmetry, features, workers, max_sweeps)
             anchor = descent.start()
             trace, converged = descent.rounds(max_rounds, tolerance)
@@ -193,6 +199,7 @@ def align_many(
                 tolerance=tolerance,
                 max_sweeps=max_sweeps,
                 report=report,
+                client=client,
             )
             descent.indices = aligned.indices
             trace = [ended.trace[0], *(b for a, b in pairwise(ended.trace) if b > a)]
@@ -242,6 +249,22 @@ def _learned(
         members=posteriors if isinstance(posteriors, Samples) else members.sources,
         symmetry=symmetry,
     )
+
+
+@dataclass(frozen=True)
+class _ToAnchor:
+    """Matches a member to the features of another; it can be sent to another process."""
+
+    members: Members
+    symmetry: Symmetry
+    features: Callable[[Moments], Features]
+    target: Features
+    max_sweeps: int
+
+    def __call__(self, i: int) -> Match:
+        pair = FeaturePair(self.symmetry, self.target, self.features(self.members[i]))
+        identity = dict(self.symmetry.identity().indices)
+        return match(pair, identity, forward=True, max_sweeps=self.max_sweeps)
 
 
 def _in_range(
@@ -309,14 +332,9 @@ class _JointDescent:
 
     def _match_to(self, anchor: int, which: list[int]) -> dict[int, Match]:
         target = self.features(self.members[anchor])
-        identity = dict(self.symmetry.identity().indices)
         sweeps = min(START_SWEEPS, self.max_sweeps)
-
-        def one(i: int) -> Match:
-            pair = FeaturePair(self.symmetry, target, self.features(self.members[i]))
-            return match(pair, identity, forward=True, max_sweeps=sweeps)
-
-        found = self.workers.map(one, which, f"draws to draw {anchor}")
+        one = _ToAnchor(self.members, self.symmetry, self.features, target, sweeps)
+        found = self.workers.spread(one, which, f"draws to draw {anchor}")
         return dict(zip(which, found, strict=True))
 
     def _add(self, features: Features, sign: float = 1.0) -> None:

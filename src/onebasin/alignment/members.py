@@ -12,7 +12,7 @@ from onebasin.alignment.descent import Matcher, Orders, Trace
 from onebasin.alignment.moments import Alignable, Leaves, Moments, checked_moments
 from onebasin.alignment.objective import FeaturePair, Features
 from onebasin.alignment.scores import Indices, ScoreTable
-from onebasin.mapped import map_of, release
+from onebasin.mapped import InFile, by_reference, map_of, release
 from onebasin.posterior import MeanField, Posterior, Samples
 from onebasin.symmetry import Permutation, Symmetry
 from onebasin.symmetry.action import move_tree
@@ -89,6 +89,21 @@ class Members:
         leaves = [leaves_by_path(part.draws) for part in parts]
         draws = {leaf: [_as_float(part[leaf]) for part in leaves] for leaf in leaves[0]}
         return cls(tuple(parts), None, draws)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to read members; it maps the files of draws itself."""
+        draws = self.draws and {
+            k: [by_reference(part) for part in v] for k, v in self.draws.items()
+        }
+        return {"sources": (), "moments": self.moments, "draws": draws, "scales": self.scales}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["draws"] is not None:
+            state["draws"] = {
+                leaf: [part.opened() if isinstance(part, InFile) else part for part in parts]
+                for leaf, parts in state["draws"].items()
+            }
+        self.__dict__.update(state)
 
     @cached_property
     def reading(self) -> Reading:

@@ -13,9 +13,9 @@ those of Y (Musco and Musco 2015). They are exact if b reaches n or d.
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import scipy.linalg
 
 from onebasin.alignment.aligned_members import AlignedMembers, Chunk
-from onebasin.trees import take_entry
 
 OVERSAMPLING = 10
 POWERS = 3  # k
@@ -38,22 +38,21 @@ def principal_directions(
         return values
 
     random = np.random.default_rng(0).standard_normal((members, block))
-    begun = np.zeros((size, block))
-    for chunk in aligned.chunks():
-        begun += whitened(chunk).T @ take_entry(random, chunk.rows).astype(dtype)
-    blocks = [_orthonormal(begun.astype(dtype))]
-    del begun
-    for _ in range(1, min(POWERS, least // block)):
+    powers = min(POWERS, least // block)
+    basis = np.empty((size, powers * block), dtype, order="F")
+    for power in range(powers):
+        known, new = basis[:, : power * block], basis[:, power * block : (power + 1) * block]
         grown = np.zeros((size, block))
         for chunk in aligned.chunks():
             values = whitened(chunk)
-            grown += values.T @ (values @ blocks[-1])
-        for _ in range(2):  # once more for what rounding leaves
-            for known in blocks:
-                grown -= known @ (known.T @ grown)
-        blocks.append(_orthonormal(grown.astype(dtype)))
-    basis = _orthonormal(np.concatenate(blocks, axis=1))
-    blocks.clear()
+            begun = random[chunk.rows].astype(dtype)
+            grown += values.T @ (values @ known[:, -block:] if power else begun)
+        new[:] = grown
+        del grown
+        for _ in range(2 if power else 0):  # once more for what rounding leaves
+            new -= known @ (known.T @ new)
+        new[:] = _orthonormal(new)
+    basis = _orthonormal(basis)
     seen = np.zeros((members, basis.shape[1]))
     for chunk in aligned.chunks():
         seen[chunk.rows] = whitened(chunk) @ basis
@@ -61,4 +60,9 @@ def principal_directions(
 
 
 def _orthonormal(columns: np.ndarray) -> np.ndarray:
-    return np.linalg.qr(columns)[0]
+    """The Q of a QR decomposition, written over the columns.
+
+    NumPy's would make several copies in double precision.
+    """
+    found = scipy.linalg.qr(columns, overwrite_a=True, mode="economic", check_finite=False)
+    return np.asarray(found[0])

@@ -70,6 +70,9 @@ class Align(shared.SeededOptions, shared.NetworkOptions, shared.OverwriteOption)
     kinds: KindsName = "permutation"
     """Align by permutations only, or by all: signs, scales, rotations and invertible maps too
     (--to, with --objective w2 or l2)."""
+    cluster: str | None = None
+    """Match draws to each other on a Dask cluster: local:N, the address of a scheduler, or a YAML
+    file."""
     format: plain_checkpoints.Format | None = None
     """Format of state_dicts written; by default that of --out or of each file."""
 
@@ -131,6 +134,8 @@ def _check_options(config: Align) -> None:
         raise ValueError("--kinds all is for one target (--to) and --objective w2 or l2")
     if config.to is None and (config.search or config.starts != ("auto",)):
         raise ValueError("--starts and --search are for one target; name it with --to")
+    if config.cluster and (config.to is not None or config.objective == "path-loss"):
+        raise ValueError("--cluster is for joint alignment by weights; drop it or --to")
     if config.objective not in ON_DATA:
         if config.data is not None or config.root is not None:
             raise ValueError(
@@ -267,13 +272,15 @@ def _jointly(
     from onebasin.symmetry import transpositions
 
     members = [loaded[path] for path in config.files]
-    found = align_many(
-        members[0] if isinstance(members[0], Samples) and len(members) == 1 else members,
-        symmetry=symmetry,
-        objective=objective,
-        max_sweeps=config.max_sweeps,
-        key=jax.random.key(config.seed),
-    )
+    with shared.cluster(config.cluster) as client:
+        found = align_many(
+            members[0] if isinstance(members[0], Samples) and len(members) == 1 else members,
+            symmetry=symmetry,
+            objective=objective,
+            max_sweeps=config.max_sweeps,
+            key=jax.random.key(config.seed),
+            client=client,
+        )
     whole = {
         "trace": list(found.trace),
         "rounds": found.rounds,

@@ -50,6 +50,8 @@ class Barrier(shared.SeededOptions, shared.NetworkOptions, shared.FigureOption):
     """Number of weight draws at each point."""
     refine: int = 0
     """Rounds of extra points around the maximum."""
+    data_shards: int = 1
+    """Devices over which the examples are spread."""
 
 
 COMMAND = Barrier
@@ -58,6 +60,10 @@ TRIED = 8  # training examples on which it is tried which units are scale-free
 
 def run(config: Barrier) -> None:
     """Profile the path on each split, before and after alignment; draw and report."""
+    import jax
+
+    from onebasin.processes import check_shards
+
     shared.check_figure(config.figure)
     if config.repair and config.path == "mixture":
         raise ValueError("only a geodesic is repaired; drop --repair or take --path geodesic")
@@ -65,6 +71,7 @@ def run(config: Barrier) -> None:
         raise ValueError(f"--repair-examples is {config.repair_examples}; give at least two")
     if not config.split:
         raise ValueError("name at least one split, test or train")
+    check_shards(config.data_shards, len(jax.local_devices()))
     opened = open_posteriors(config, config.q0, config.q1)
     data = opened.data
     ends = {"as fitted": opened.posteriors[1]}
@@ -123,5 +130,6 @@ def _profiles(
                 points=config.points,
                 num_samples=config.num_samples,
                 refine=config.refine,
+                data_shards=config.data_shards,
             )
     return found

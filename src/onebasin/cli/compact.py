@@ -51,6 +51,8 @@ class CompactOptions(shared.SeededOptions, shared.NetworkOptions, shared.Overwri
     """Smallest variance of a weight, relative to the mean variance of its array."""
     max_rounds: int = 20
     """Maximum number of rounds of aligning and fitting."""
+    cluster: str | None = None
+    """Match draws on a Dask cluster: local:N, the address of a scheduler, or a YAML file."""
 
 
 COMMAND = CompactOptions
@@ -84,17 +86,19 @@ def _compact(config: CompactOptions, opened: Opened) -> None:
         posteriors = [part for q in posteriors for part in q.of_chains(config.chains)]
         if not posteriors:
             raise ValueError(f"none of the files holds a chain {config.chains[0]}")
-    found = compact(
-        posteriors,
-        symmetry=symmetry,
-        rank=config.rank,
-        rebase=Rebase(config.rebase, anchor=config.anchor, max_rounds=config.max_rounds),
-        fit=config.fit,
-        balance=config.balance,
-        network=network,
-        x=x,
-        floor=config.floor,
-    )
+    with shared.cluster(config.cluster) as client:
+        found = compact(
+            posteriors,
+            symmetry=symmetry,
+            rank=config.rank,
+            rebase=Rebase(config.rebase, anchor=config.anchor, max_rounds=config.max_rounds),
+            fit=config.fit,
+            balance=config.balance,
+            network=network,
+            x=x,
+            floor=config.floor,
+            client=client,
+        )
     report: dict[str, Any] = {
         "files": [str(path) for path in config.files],
         "out": str(config.out),

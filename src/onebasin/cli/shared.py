@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from onebasin.choices import DataName, LikelihoodName, NetworkName, SplitName, Standardise
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from onebasin.data import Dataset, Split
     from onebasin.posterior import Header, Posterior
 
@@ -259,3 +261,12 @@ def print_result(result: Mapping[str, Any], text: str | Sequence[str], *, as_jso
     words = text if isinstance(text, str) else "  ".join(text)
     sys.stdout.write((json.dumps(result) if as_json else words) + "\n")
     sys.stdout.flush()  # what comes after may fail
+
+
+def cluster(name: str | None) -> "AbstractContextManager[Client | None]":
+    """A client of the cluster that --cluster names, or None without one."""
+    if not name:
+        return nullcontext()
+    from onebasin.experiments.cluster import connect
+
+    return connect(name)

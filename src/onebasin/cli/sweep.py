@@ -46,9 +46,6 @@ COMMAND = Sweep
 
 
 def run(config: Sweep) -> None:
-    from contextlib import nullcontext
-
-    from onebasin.experiments.cluster import connect
     from onebasin.experiments.grid import read_grid
     from onebasin.experiments.runner import Run, clock
     from onebasin.experiments.sweep import run_sweep, stages_of, summarise
@@ -67,7 +64,7 @@ def run(config: Sweep) -> None:
     if config.dry_run:
         return
     try:
-        with connect(config.cluster) if config.cluster and left else nullcontext() as client:
+        with shared.cluster(config.cluster if left else None) as client:
             rows = run_sweep(grid, work, client)
     except KeyboardInterrupt as stop:
         stop.args = ("stopped; run the same command again to continue",)

@@ -30,6 +30,7 @@ from onebasin.symmetry.action import move_tree
 from onebasin.trees import PyTree, add_axis
 
 if TYPE_CHECKING:  # Matplotlib is imported only when a figure is made
+    from distributed import Client
     from matplotlib.figure import Figure
 
     from onebasin.figures.canvas import AxesLike
@@ -168,6 +169,7 @@ def compact(
     x: PyTree | None = None,
     likelihood: LikelihoodLike | None = None,
     floor: float = 1e-3,
+    client: "Client | None" = None,
     progress: Progress = "auto",
 ) -> Compact:
     """Bring all members into one basin and fit one Gaussian N(m, D + FᵀF) to them.
@@ -199,6 +201,8 @@ def compact(
       likelihood: by which `fit="outputs"` weighs outputs of different kinds; by default that of the
         problem, else "categorical".
       floor: least variance of a coordinate, as a share of its leaf's mean variance.
+      client: of a Dask cluster whose workers see the files of the draws; independent matches are
+        spread over them, with the same result.
       progress: how to show progress, or a function of (what, done, total).
 
     Returns:
@@ -219,7 +223,7 @@ def compact(
         scales = scale_symmetry.balance_all(members[i].mean for i in range(len(members)))
         members = replace(members, scales=scale_symmetry.along_axes(scales))
     with reporting(progress) as report:
-        rebasing = Rebasing(members, symmetry, rebase, apply, x, report)
+        rebasing = Rebasing(members, symmetry, rebase, apply, x, report, client)
         fits: dict[RebaseName, tuple[GaussianFit, bool]] = {}
         for way in rebasing.starts():
             indices, settled = rebasing.rebased(way)
@@ -234,6 +238,7 @@ def compact(
             tolerance=rebase.tolerance,
             max_sweeps=rebase.max_sweeps,
             report=report,
+            client=client,
         )
     if fit == "outputs":
         assert apply is not None  # checked with the other arguments

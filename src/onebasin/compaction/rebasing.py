@@ -1,6 +1,7 @@
 """Ways to bring members into one basin before a Gaussian is fitted to them."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from onebasin.progress import Reporter
 from onebasin.symmetry import Symmetry
 from onebasin.symmetry.recording import Recorder
 from onebasin.trees import PyTree
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class Rebasing:
     apply: Apply | None
     x: PyTree | None
     report: Reporter
+    client: "Client | None" = None
 
     def rebased(self, way: RebaseName) -> tuple[list[Indices], bool]:
         if way == "anchor":
@@ -127,6 +132,7 @@ class Rebasing:
             symmetry=symmetry,
             max_rounds=self.options.max_rounds,
             max_sweeps=self.options.max_sweeps,
+            client=self.client,
             progress=self.report,
         )
         return [dict(p.indices) for p in found.permutations], found.converged

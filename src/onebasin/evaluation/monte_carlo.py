@@ -88,6 +88,7 @@ def prepare(
     likelihood: Likelihood,
     points: int,
     batch_size: int | None,
+    data_shards: int = 1,
 ) -> Blocks:
     """The data in blocks whose log likelihoods and expectations fit into memory."""
 
@@ -95,7 +96,7 @@ def prepare(
         return sum(4 * (points if s.moves else 1) * (s.count + 2 * outputs) for s in sources)
 
     params, state, _, _ = sources[0].ends(0)
-    return cut(apply, params, state, x, bytes_per_row, batch_size, y, likelihood)
+    return cut(apply, params, state, x, bytes_per_row, batch_size, y, likelihood, data_shards)
 
 
 def evaluate(

@@ -95,6 +95,7 @@ class Options(TypedDict, total=False):
     likelihood: LikelihoodLike | None
     num_samples: int
     batch_size: int | None
+    data_shards: int
     common_noise: bool
     linearised: bool
     progress: Progress
@@ -111,8 +112,8 @@ def predict(
 def predict(
     posterior: Posterior | Sequence[Posterior], network: NetworkLike, x: ArrayLike, *,
     key: jax.Array, likelihood: LikelihoodLike | None = None, num_samples: int = 128,
-    batch_size: int | None = None, common_noise: bool = True, linearised: bool = False,
-    progress: Progress = "auto",
+    batch_size: int | None = None, data_shards: int = 1, common_noise: bool = True,
+    linearised: bool = False, progress: Progress = "auto",
 ) -> np.ndarray | list[np.ndarray]:  # fmt: skip
     """Class probabilities [n, classes], or the mean of numeric targets, over draws.
 
@@ -130,6 +131,7 @@ def predict(
         from `onebasin.likelihoods`.
       num_samples: the number of draws. A set of Samples with no more draws is used whole.
       batch_size: rows run through the network at once; chosen by size if not given.
+      data_shards: devices over which these rows are spread.
       common_noise: whether the posteriors of a list share their noise, so that it largely cancels
         in their differences.
       linearised: use the network linearised in its weights at the mean of the posterior, for which
@@ -144,8 +146,8 @@ def predict(
     """
     found = predictive(
         posterior, network, x, key=key, likelihood=likelihood, num_samples=num_samples,
-        batch_size=batch_size, common_noise=common_noise, linearised=linearised,
-        progress=progress,
+        batch_size=batch_size, data_shards=data_shards, common_noise=common_noise,
+        linearised=linearised, progress=progress,
     )  # fmt: skip
     return [_array(one) for one in found] if isinstance(found, list) else _array(found)
 
@@ -169,8 +171,8 @@ def predictive(
 def predictive(
     posterior: Posterior | Sequence[Posterior], network: NetworkLike, x: ArrayLike, *,
     key: jax.Array, likelihood: LikelihoodLike | None = None, num_samples: int = 128,
-    batch_size: int | None = None, common_noise: bool = True, linearised: bool = False,
-    progress: Progress = "auto",
+    batch_size: int | None = None, data_shards: int = 1, common_noise: bool = True,
+    linearised: bool = False, progress: Progress = "auto",
 ) -> AnyPredictive | list[AnyPredictive]:  # fmt: skip
     """The predictive distribution, by the likelihood: of classes or of numbers.
 
@@ -180,8 +182,8 @@ def predictive(
     data: for classes their probabilities, for numbers the outputs of every draw.
 
     Args:
-      posterior, network, x, key, likelihood, num_samples, batch_size, common_noise, linearised,
-        progress: as for `predict`.
+      posterior, network, x, key, likelihood, num_samples, batch_size, data_shards, common_noise,
+        linearised, progress: as for `predict`.
 
     Returns:
       A `Predictive` if targets are classes, a `MixturePredictive` if they are numbers.
@@ -213,9 +215,11 @@ def predictive(
                 mean = mean_of(q)
                 sources, run = [_about(mean, source) for source in sources], Linearised(apply)
             if isinstance(resolved, Classification):
-                found = _of_classes(sources, run, resolved, x, batch_size, report)
+                found = _of_classes(sources, run, resolved, x, batch_size, report, data_shards)
             else:
-                found = of_numbers(sources, run, resolved, x, shape, batch_size, report, key=own)
+                found = of_numbers(
+                    sources, run, resolved, x, shape, batch_size, report, data_shards, key=own
+                )
             results.append(found)
     return results if several else results[0]
 
@@ -250,11 +254,15 @@ def _of_classes(
     x: np.ndarray,
     batch_size: int | None,
     report: Reporter,
+    data_shards: int = 1,
 ) -> Predictive:
     """Class probabilities, accumulated in log space."""
     params, state, _, _ = sources[0].ends(0)
     bytes_per_row = lambda width: 12 * max(width, 2) + 16
-    blocks = cut(apply, params, state, x, bytes_per_row, batch_size, likelihood=likelihood)
+    blocks = cut(
+        apply, params, state, x, bytes_per_row, batch_size,
+        likelihood=likelihood, data_shards=data_shards,
+    )  # fmt: skip
     count, done = sum(source.count for source in sources), 0
     log_probs, entropies = [], []
     for part, _, real in blocks:
@@ -280,6 +288,7 @@ def of_numbers(
     target_shape: tuple[int, ...] | None,
     batch_size: int | None,
     report: Reporter,
+    data_shards: int = 1,
     *,
     key: jax.Array,
 ) -> MixturePredictive:
@@ -287,7 +296,10 @@ def of_numbers(
     params, state, _, _ = sources[0].ends(0)
     count, done = sum(source.count for source in sources), 0
     bytes_per_row = lambda width: 4 * width * (count + 2)
-    blocks = cut(apply, params, state, x, bytes_per_row, batch_size, likelihood=likelihood)
+    blocks = cut(
+        apply, params, state, x, bytes_per_row, batch_size,
+        likelihood=likelihood, data_shards=data_shards,
+    )  # fmt: skip
     parts, weights = [], []
     for part, _, real in blocks:
         outputs, weights = [], []

@@ -254,6 +254,7 @@ def profile(
     refine: int = 0,
     likelihood: LikelihoodLike | None = None,
     batch_size: int | None = None,
+    data_shards: int = 1,
     progress: Progress = "auto",
     plain: Profile | None = None,
 ) -> Profile:
@@ -275,6 +276,7 @@ def profile(
       likelihood: by default that of the problem, else "categorical"; or another name, a value from
         `onebasin.likelihoods`, or a function of (outputs, y).
       batch_size: rows run through the network at once; chosen by size if not given.
+      data_shards: devices over which these rows are spread.
       progress: how to show progress, or a function of (what, done, total).
       plain: for a repaired path, the profile of the plain path if it is already known.
 
@@ -301,7 +303,7 @@ def profile(
     resolved = likelihood_for(network, likelihood)
     start = path if isinstance(path, Known) else _posterior_at(path, 0.0)
     sources = strata(start, num_samples, key=key, proportional=False)
-    blocks = monte_carlo.prepare(sources, apply, x, y, resolved, points, batch_size)
+    blocks = monte_carlo.prepare(sources, apply, x, y, resolved, points, batch_size, data_shards)
 
     with reporting(progress) as report:
         given = {"apply": apply, "blocks": blocks, "likelihood": resolved, "report": report}

@@ -5,6 +5,8 @@ in one compiled call that loops over small batches. So noise is drawn once for a
 log likelihood of every (t, draw, example) of the block and the summed class probabilities (or
 means of the targets) are kept. Blocks are as large as `BLOCK_BYTES` and `INPUT_BYTES` allow. Data
 may be a memory map, whose blocks are read as they are used.
+
+With `data_shards` the rows of every batch are spread over that many devices.
 """
 
 import math
@@ -18,6 +20,7 @@ import numpy as np
 from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from onebasin.evaluation.expectations import expectation
 from onebasin.evaluation.strata import Ends
@@ -31,6 +34,7 @@ from onebasin.likelihoods import (
 from onebasin.networks.network import Apply, forward
 from onebasin.paths.ends import lerp
 from onebasin.paths.repairing import Correction
+from onebasin.processes import check_shards
 from onebasin.trees import PyTree
 
 BLOCK_BYTES = 1 << 28  # log likelihoods and summed probabilities of one block of data
@@ -51,6 +55,8 @@ class Blocks:
     """The shape of the network's outputs for one example."""
     each: int = 1
     """Predictions that the network makes for one example: positions of a sequence."""
+    sharding: NamedSharding | None = None
+    """How the rows of a batch are spread over devices, if over more than one."""
 
     def __iter__(self) -> Iterator[tuple[jax.Array, jax.Array | None, int]]:
         """x [batches, batch, ...], y likewise, and the number of rows that are not padding."""
@@ -63,7 +69,10 @@ class Blocks:
         missing = self.rows - len(part)
         if missing:
             part = np.concatenate([part, np.repeat(part[-1:], missing, axis=0)])
-        return jnp.asarray(part.reshape(self.batches, self.batch, *part.shape[1:]))
+        batches = part.reshape(self.batches, self.batch, *part.shape[1:])
+        if self.sharding is None:
+            return jnp.asarray(batches)
+        return jax.device_put(jnp.asarray(batches), self.sharding)
 
     @property
     def rows(self) -> int:
@@ -88,12 +97,14 @@ def cut(
     batch_size: int | None,
     y: np.ndarray | None = None,
     likelihood: Likelihood | None = None,
+    data_shards: int = 1,
 ) -> Blocks:
     """The data in blocks for this network.
 
     Shapes and labels that do not fit are refused here, before anything is computed.
     `bytes_per_row(outputs)` is the memory that one prediction takes while its block is processed.
     """
+    check_shards(data_shards, len(jax.local_devices()))
     probe = jax.ShapeDtypeStruct((2, *x.shape[1:]), jnp.asarray(x[:0]).dtype)
     try:
         jaxpr, outputs = jax.make_jaxpr(lambda p, b, s: forward(apply, p, b, s), return_shape=True)(
@@ -119,7 +130,12 @@ def cut(
     rows = max(1, min(len(x), *room))
     rows = -(-len(x) // -(-len(x) // rows))  # blocks of even size
     batches = -(-rows // batch_size)
-    return Blocks(x, y, -(-rows // batches), batches, shape[1:], each)
+    batch = -(-rows // (batches * data_shards)) * data_shards
+    sharding = None
+    if data_shards > 1:
+        mesh = Mesh(np.array(jax.local_devices()[:data_shards]), ("data",))
+        sharding = NamedSharding(mesh, PartitionSpec(None, "data"))
+    return Blocks(x, y, batch, batches, shape[1:], each, sharding)
 
 
 def _largest(jaxpr: Jaxpr) -> int:

@@ -81,7 +81,7 @@ from onebasin.inference.methods import (
 )
 from onebasin.inference.program import Program
 from onebasin.inference.refreshing import refresh_state
-from onebasin.inference.replicas import Replicas, change_of_layout, check_shards
+from onebasin.inference.replicas import Replicas, change_of_layout
 from onebasin.inference.room import bytes_needed, check_room
 from onebasin.inference.shards import Shards
 from onebasin.inference.signals import FitInterrupted, StopRequest
@@ -314,7 +314,7 @@ def fit(
     if not checkpoint_interval >= 0:
         raise ValueError(f"checkpoint_interval is {checkpoint_interval}; give seconds, 0 or more")
     check_progress(progress)
-    check_shards(data_shards, len(jax.devices()))
+    processes.check_shards(data_shards, len(jax.devices()))
     if processes.several() and out is None:
         raise ValueError("a fit of several processes needs out=, a path that all of them see")
     if data_shards > 1 and not isinstance(method, SHARING):

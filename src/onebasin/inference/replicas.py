@@ -42,7 +42,7 @@ class Replicas:
 
     def __post_init__(self) -> None:
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-        check_shards(self.data_shards, len(devices))
+        processes.check_shards(self.data_shards, len(devices))
         groups = len(devices) // self.data_shards
         per_device = -(-self.count // groups)
         used = groups if processes.several() else -(-self.count // per_device)
@@ -186,13 +186,3 @@ def change_of_layout(before: Mapping[str, int], now: Replicas) -> str:
         f"the fit began with {told[0]} and goes on with {told[1]}: sums are taken in another "
         "order, so the results agree within rounding errors but not bit for bit"
     )
-
-
-def check_shards(data_shards: int, devices: int) -> None:
-    """Refuse a number of shards that does not divide the devices."""
-    if data_shards < 1 or devices % data_shards:
-        possible = [str(n) for n in range(1, devices + 1) if devices % n == 0]
-        raise ValueError(
-            f"data_shards is {data_shards}, and there are {devices} devices; "
-            f"give one of {', '.join(possible)}, or set JAX_NUM_CPU_DEVICES"
-        )
