@@ -32,6 +32,7 @@ found = {}
 for shards in (1, SHARDS):
     of = ob.profile(ob.geodesic(q0, q1), network, (x, y), points=3, data_shards=shards, **options)
     classes = ob.predictive(q0, network, x, data_shards=shards, **options)
+    assert isinstance(classes, ob.Predictive)
     numbers = ob.predict(q0, network, x, likelihood="gaussian", data_shards=shards, **options)
     found[shards] = {
         "nll": of.nll.tolist(),

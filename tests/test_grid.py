@@ -4,20 +4,22 @@ import csv
 import math
 from dataclasses import fields, replace
 
+import jax
 import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 
+from onebasin.evaluation.transposition_studies import planted_study
 from onebasin.experiments import prior_temperature, width
 from onebasin.experiments.common_stages import Align, Measure
 from onebasin.experiments.grid import MOST_ROWS, grid_from, read_grid
 from onebasin.experiments.pairs import Pair, Sizes
 from onebasin.experiments.runner import Run
-from onebasin.experiments.setting import Setting
+from onebasin.experiments.setting import Setting, problem
 from onebasin.experiments.sweep import run_sweep, stages_of, summarise
 from onebasin.experiments.yaml_files import read_yaml
 from onebasin.figures.sweeps import axis_figure
-from onebasin.inference.methods import HMC, VI
+from onebasin.inference.methods import HMC, MAP, VI
 
 SMALL = {
     "fit": {"data": "digits", "width": [4, 6], "depth": 1, "limit": 100, "epochs": 1},
@@ -96,6 +98,12 @@ def test_options_reach_their_stages():
         ({"align": {"seed": 1}}, "'seed' is not align: an option"),
         ({"barrier": {"path": "crooked"}}, "path cannot be 'crooked'"),
         ({"barrier": {"points": [5, 2]}}, "points cannot be 2; give at least 3"),
+        ({"fit": {"planted": 1}}, "planted is for networks that are trained; set method: map"),
+        (
+            {"fit": {"method": "map", "planted": 8, "width": 8}},
+            "planted cannot be 8; a permutation",
+        ),
+        ({"fit": {"method": "map", "planted": -1}}, "planted cannot be -1; give at least 0"),
         ({"fit": {"width": 0}}, "width cannot be 0; give at least 1"),
         ({"fit": {"temperature": -1.0}}, "temperature cannot be -1.0; give a positive number"),
         ({"repeats": 0}, "repeats must be a whole number"),
@@ -265,3 +273,32 @@ def test_the_published_sweep_over_priors_and_temperatures_is_two_grids(config):
         grid["fit"][name] = list(values)
         found |= keys(stages_of(list(grid_from(grid).cells())))
     assert found == published(prior_temperature, config)
+
+
+def test_the_published_sweep_over_planted_transpositions_is_a_grid(tmp_path):
+    """The rows hold what the study of all networks in one program finds."""
+    setting = Setting("digits", width=8, depth=1, prior_variance=1.0, limit=300)
+    method = MAP(epochs=6, batch_size=100, learning_rate=1e-2)
+    fit = {"method": "map", "planted": [0, 3, 7], "data": "digits", "width": 8, "depth": 1}
+    fit |= {"prior_variance": 1.0, "limit": 300, "epochs": 6, "batch_size": 100}
+    content = {
+        "fit": {**fit, "learning_rate": 1e-2},
+        "align": {"objective": "l2"},
+        "barrier": {"points": 5, "num_samples": 1},
+        "repeats": 2,
+    }
+    run = Run(tmp_path / "run", "sweep", quiet=True)
+    rows = run_sweep(grid_from(content), run)
+    key = jax.random.key(0)
+    study = planted_study(
+        problem(setting), method, key=key, planted=(0, 3, 7), runs=2, points=5, progress="silent"
+    )
+    assert len(rows) == len(study) == 6
+    found = {(row["planted"], row["repeat"]): row for row in rows}
+    for record in study:
+        row = found[record.planted, record.run]
+        assert row["transpositions"] == record.found
+        for ours, theirs in (("as_fitted", "before"), ("aligned", "after")):
+            # One network at a time or six at once: sums in another order, grown over 18 steps.
+            barrier = getattr(record, f"barrier_{theirs}")
+            assert row[f"barrier_{ours}"] == pytest.approx(barrier, abs=2e-4)

@@ -10,6 +10,9 @@
     barrier: {points: 9, num-samples: 32}
     repeats: 3                # pairs with seeds of their own
 
+With `planted: [0, 16, 63]` and method map, the second network begins at the weights of the first
+one, permuted by so many transpositions in every group.
+
 Every combination of the axes, times the repeats, is one row of the table.
 """
 
@@ -30,10 +33,11 @@ from onebasin.experiments.common_stages import (
     fits,
     measured,
 )
+from onebasin.experiments.planted_fit import PlantedFit, planted_fit
 from onebasin.experiments.setting import Setting
 from onebasin.experiments.stage import Stage
 from onebasin.experiments.yaml_files import read_yaml
-from onebasin.inference.methods import HMC, MAP, NUTS, VI, Ensemble
+from onebasin.inference.methods import HMC, MAP, MCLMC, NUTS, VI, Ensemble
 
 METHODS: dict[str, type[TimedMethod]] = {
     "vi": VI,
@@ -41,11 +45,18 @@ METHODS: dict[str, type[TimedMethod]] = {
     "ensemble": Ensemble,
     "hmc": HMC,
     "nuts": NUTS,
+    "mclmc": MCLMC,
 }
 ALIGN = ("objective", "random_starts", "search", "examples")
 BARRIER = ("path", "split", "examples", "points", "num_samples", "repair_examples")
 MOST_ROWS = 100_000
-LEAST = {"points": 3, "depth": 0, "random_starts": 0}  # at least 1 for other counts here
+PLANTED = "planted"
+LEAST = {
+    "points": 3,
+    "depth": 0,
+    "random_starts": 0,
+    PLANTED: 0,
+}  # at least 1 for other counts here
 COUNTS = ("width", "depth", "limit", "points", "num_samples", "examples", "repair_examples")
 
 Value = str | int | float | bool | None
@@ -102,7 +113,12 @@ class Grid:
     def _stages(self, options: Mapping[str, Mapping[str, Value]], repeat: int) -> dict[str, Stage]:
         setting, method = fit_of(options["fit"])
         first = 2 * (self.seed + repeat)  # two posteriors for each repeat
-        q0, q1 = fits(setting, method, 2, seed=first)
+        if PLANTED in options["fit"]:
+            known: Any = {"setting": setting, "method": method, "repeat": repeat, "seed": self.seed}
+            numbers: tuple[Any, ...] = (None, options["fit"][PLANTED])
+            q0, q1 = (planted_fit(PlantedFit(**known, planted=n))[POSTERIOR] for n in numbers)
+        else:
+            q0, q1 = fits(setting, method, 2, seed=first)
         align = Align(setting, seed=first, **options["align"])  # pyright: ignore[reportArgumentType]
         measure = Measure(setting, seed=first, **options["barrier"])  # pyright: ignore[reportArgumentType]
         moved = aligned(align, q0, q1)
@@ -180,7 +196,7 @@ def grid_from(content: Any) -> Grid:
         *(f.name for m in methods for f in fields(METHODS[str(m)])),
     }
     for name in fit:
-        _check_known(name, ("method", *sorted(may)), "fit: an option")
+        _check_known(name, ("method", PLANTED, *sorted(may)), "fit: an option")
     align = _options("align", content.get("align", {}))
     for name in align:
         _check_known(name, ALIGN, "align: an option")
@@ -249,7 +265,11 @@ def _declared(*kinds: type) -> dict[str, tuple[Any, ...]]:
 
 
 DECLARED = {
-    "fit": {**_declared(Setting, *METHODS.values()), "method": tuple(METHODS)},
+    "fit": {
+        **_declared(Setting, *METHODS.values()),
+        "method": tuple(METHODS),
+        PLANTED: (int,),
+    },
     "align": _declared(Align),
     "barrier": _declared(Measure),
 }
