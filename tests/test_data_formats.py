@@ -1,6 +1,7 @@
 """The parsers of data files, against files written byte by byte."""
 
 import gzip
+import io
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -9,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_files import PIXELS, cifar_bytes, idx_bytes, tar_bytes, write_cifar10, write_mnist
-from onebasin.data import DataFileError, load_dataset
-from onebasin.data.cifar import parse_records, read_members
+from onebasin.choices import DataName
+from onebasin.data import DataFileError, load_dataset, pixels
+from onebasin.data.cifar import count_records, member_sizes, read_records
 from onebasin.data.idx import TYPES, read_idx, read_idx_header
 
 pytestmark = pytest.mark.usefixtures("no_data_folder")
@@ -99,6 +101,41 @@ def test_mnist_layouts(tmp_path, place, zipped):
 
 
 @pytest.mark.fast
+@pytest.mark.parametrize("block", [1, 3000, 1 << 20])
+def test_pixels_do_not_depend_on_the_blocks_they_are_read_in(tmp_path, monkeypatch, block):
+    """Fractions of 255 in single precision, the same with a limit, from files and archives."""
+    monkeypatch.setattr(pixels, "BLOCK", block)
+    arrays = write_mnist(tmp_path / "mnist")
+    write_cifar10(tmp_path / "cifar10")
+    files = {p.name: p.read_bytes() for p in sorted((tmp_path / "cifar10").iterdir())}
+    packed = dict(reversed(files.items()))  # in another order
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "cifar-10-binary.tar.gz").write_bytes(tar_bytes(packed))
+    records = np.stack([np.frombuffer(files[f"data_batch_{i}.bin"], np.uint8) for i in range(1, 6)])
+    planes = records.reshape(10, 1 + PIXELS)[:, 1:].reshape(10, 3, 32, 32)
+    whole: dict[DataName, np.ndarray] = {
+        "mnist": arrays["train-images-idx3-ubyte"][..., None],
+        "cifar10": planes.transpose(0, 2, 3, 1),
+    }
+    for name, bytes_ in whole.items():
+        expected = bytes_.astype(np.float32) / np.float32(255)
+        for folder in ("mnist",) if name == "mnist" else ("cifar10", "archive"):
+            for limit in (None, 5):
+                data = load_dataset(name, root=tmp_path / folder, limit=limit)
+                np.testing.assert_array_equal(data.train.x, expected[:limit])
+                assert len(data.train.y) == len(data.train.x)
+                assert data.available == (len(expected), len(data.test))
+
+
+@pytest.mark.fast
+def test_labels_beyond_the_limit_are_checked(tmp_path):
+    write_cifar10(tmp_path)
+    (tmp_path / "data_batch_5.bin").write_bytes(cifar_bytes([[1], [10]]))
+    with pytest.raises(DataFileError, match=r"data_batch_5.bin has label 10 at record 1"):
+        load_dataset("cifar10", root=tmp_path, limit=3)
+
+
+@pytest.mark.fast
 def test_each_mnist_has_its_own_folder(tmp_path):
     digits = write_mnist(tmp_path / "MNIST/raw", seed=1)
     fashion = write_mnist(tmp_path / "FashionMNIST/raw", seed=2)
@@ -145,13 +182,19 @@ def test_wrong_image_shape_and_no_images(tmp_path):
 # --- CIFAR -----------------------------------------------------------------------------------
 
 
+def parsed(data, where, label_bytes, kept=2):
+    """The pixels of the first records, as bytes again, and all labels."""
+    count = count_records(len(data), where, label_bytes=label_bytes)
+    images = np.zeros((min(kept, count), 32, 32, 3), np.float32)
+    given = {"label_bytes": label_bytes, "num_classes": 10**label_bytes}
+    labels = read_records(io.BytesIO(data), count, where, images, **given)
+    return images * np.float32(255), labels
+
+
 @pytest.mark.fast
 def test_cifar_records_byte_by_byte():
     pixels = bytes(range(256)) * 4 + bytes([7]) * 1024 + bytes([200]) * 1024
-    images, labels = parse_records(
-        bytes([3]) + pixels + bytes([9]) + bytes(PIXELS), "file", label_bytes=1, num_classes=10
-    )
-    assert images.shape == (2, 32, 32, 3)
+    images, labels = parsed(bytes([3]) + pixels + bytes([9]) + bytes(PIXELS), "file", 1)
     np.testing.assert_array_equal(labels, [3, 9])
     assert images[0, 0, 5, 0] == 5  # red, row 0, column 5
     assert images[0, 2, 3, 0] == 2 * 32 + 3
@@ -163,7 +206,7 @@ def test_cifar_records_byte_by_byte():
 @pytest.mark.fast
 def test_cifar100_takes_the_fine_label():
     data = cifar_bytes([[4, 72], [19, 99]])
-    _, labels = parse_records(data, "file", label_bytes=2, num_classes=100)
+    _, labels = parsed(data, "file", 2)
     np.testing.assert_array_equal(labels, [72, 99])
 
 
@@ -180,7 +223,7 @@ def test_cifar100_takes_the_fine_label():
 )
 def test_cifar_errors_name_the_file(data, label_bytes, says):
     with pytest.raises(DataFileError, match=says):
-        parse_records(data, "here.bin", label_bytes=label_bytes, num_classes=10**label_bytes)
+        parsed(data, "here.bin", label_bytes)
 
 
 @pytest.mark.fast
@@ -224,7 +267,7 @@ def test_bad_archives_name_the_file(tmp_path):
         load_dataset("cifar100", root=tmp_path)
     path.write_bytes(tar_bytes({"train.bin": b""}))
     with pytest.raises(DataFileError, match=r"cifar-100-binary.tar.gz does not contain test.bin"):
-        read_members(path, ("train.bin", "test.bin"))
+        member_sizes(path, ("train.bin", "test.bin"))
     bad = {"train.bin": cifar_bytes([[1, 1]]), "test.bin": cifar_bytes([[1, 255]])}
     path.write_bytes(tar_bytes(bad))
     with pytest.raises(DataFileError, match=r"cifar-100-binary.tar.gz:test.bin has label 255"):

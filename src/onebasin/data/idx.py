@@ -8,7 +8,7 @@ import gzip
 import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from onebasin.data.dataset import DataFileError
+from onebasin.data.pixels import blocks_of, put_scaled, room_for
 
 TYPES = {
     0x08: np.dtype(">u1"),
@@ -37,14 +38,19 @@ def read_idx(path: Path) -> np.ndarray:
         dtype, shape = _header(stream, path)
         size = math.prod(shape) * dtype.itemsize
         body = stream.read(size + 1)
-    if len(body) != size:
-        fault = "truncated" if len(body) < size else "too long"
-        raise DataFileError(
-            f"{path} is {fault}: its header promises {size} bytes of data for shape {shape}; "
-            "download it again"
-        )
+    _check_size(path, len(body), size, shape)
     # In native byte order, and writable.
     return np.frombuffer(body, dtype).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def _check_size(path: Path, found: int, promised: int, shape: tuple[int, ...]) -> None:
+    """Raise unless a file has as many bytes of data as its header says."""
+    if found != promised:
+        fault = "truncated" if found < promised else "too long"
+        raise DataFileError(
+            f"{path} is {fault}: its header promises {promised} bytes of data for shape {shape}; "
+            "download it again"
+        )
 
 
 def read_idx_header(path: Path) -> tuple[np.dtype, tuple[int, ...]]:
@@ -90,18 +96,37 @@ def _header(stream: BufferedReader | gzip.GzipFile, path: Path) -> tuple[np.dtyp
 
 
 def read_images_and_labels(
-    images: Path, labels: Path, *, image_shape: tuple[int, int], num_classes: int
+    images: Path,
+    labels: Path,
+    *,
+    image_shape: tuple[int, int],
+    num_classes: int,
+    keep: Callable[[int], int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A pair of IDX files as uint8 images [n, height, width, 1] and int32 labels [n]."""
+    """A pair of IDX files: images in [0, 1], float32 [kept, height, width, 1]; int32 labels [n].
+
+    `keep(n)` says how many of the images are kept. The files are read to their end in any case.
+    """
     _expect(images, read_idx_header(images), image_shape)
     _expect(labels, read_idx_header(labels), ())
     y = read_idx(labels)
     check_labels(labels, y, num_classes)
-    x = read_idx(images)
-    check_pair(images, labels, len(x), len(y))
-    if not len(x):
+    (count, *_), size = read_idx_header(images)[1], math.prod(image_shape)
+    check_pair(images, labels, count, len(y))
+    if not count:
         raise DataFileError(f"{images} holds no images; download it again")
-    return x[..., None], y.astype(np.int32)
+    kept = keep(count)
+    with _opened(images) as stream:
+        _, shape = _header(stream, images)
+        if isinstance(stream, BufferedReader):  # before memory is taken
+            _check_size(images, images.stat().st_size - stream.tell(), count * size, shape)
+        x = room_for(kept, (*image_shape, 1), images)
+        found = 0
+        for first, block in blocks_of(stream, count, size):
+            put_scaled(block.reshape(-1, *image_shape, 1), x[first:])
+            found = (first + len(block)) * size
+        _check_size(images, found + len(stream.read(1)), count * size, shape)
+    return x, y.astype(np.int32)
 
 
 def check_pair(images: Path, labels: Path, num_images: int, num_labels: int) -> None:
@@ -113,12 +138,12 @@ def check_pair(images: Path, labels: Path, num_images: int, num_labels: int) -> 
         )
 
 
-def check_labels(path: Path | str, labels: np.ndarray, num_classes: int) -> None:
-    """Raise unless all labels are below `num_classes`."""
+def check_labels(path: Path | str, labels: np.ndarray, num_classes: int, first: int = 0) -> None:
+    """Raise unless all labels, those of the records from `first` on, are below `num_classes`."""
     if labels.size and labels.max() >= num_classes:
         at = int(np.argmax(labels >= num_classes))
         raise DataFileError(
-            f"{path} has label {labels[at]} at record {at}; labels must be below "
+            f"{path} has label {labels[at]} at record {first + at}; labels must be below "
             f"{num_classes}, so download it again"
         )
 

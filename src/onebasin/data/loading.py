@@ -1,5 +1,7 @@
 """`load_dataset`: from a name to arrays."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -7,10 +9,11 @@ import numpy as np
 
 from onebasin.choices import DataName, check_choice
 from onebasin.data.cache import Folder, Located, find
-from onebasin.data.cifar import parse_records, read_members
+from onebasin.data.cifar import SIDE, count_records, member_sizes, opened_members, read_records
 from onebasin.data.dataset import Dataset, Split
 from onebasin.data.digits import load_digits
 from onebasin.data.idx import read_images_and_labels
+from onebasin.data.pixels import Stream, room_for
 from onebasin.data.pydoc import load_pydoc, version
 from onebasin.data.sources import SOURCES, Source
 
@@ -41,54 +44,98 @@ def load_dataset(
     >>> data.train, data.test
     (Split(100 examples of shape (8, 8, 1)), Split(50 examples of shape (8, 8, 1)))
     """
-    train_limit, test_limit = _limits(limit)
+    limits = _limits(limit)
     if isinstance(name, Source):
-        whole = _read(name, find(name, root, cache))
+        found = _read(name, find(name, root, cache), limits)
     elif name == "digits":
-        whole = load_digits()
+        found = _limited(load_digits(), limits)
     elif name == "pydoc":
-        whole = load_pydoc()
+        found = _limited(load_pydoc(), limits)
     else:
         check_choice(name, DataName, "data set")
-        whole = _read(SOURCES[name], find(SOURCES[name], root, cache))
-    return replace(
-        whole,
-        record={"name": whole.name, **({"version": version()} if name == "pydoc" else {})},
-        train=_prepared(whole.train, train_limit, whole.name),
-        test=_prepared(whole.test, test_limit, whole.name),
+        found = _read(SOURCES[name], find(SOURCES[name], root, cache), limits)
+    record = {"name": found.name, **({"version": version()} if name == "pydoc" else {})}
+    return replace(found, record=record)
+
+
+def _limited(whole: Dataset, limits: tuple[int | None, int | None]) -> Dataset:
+    train, test = (
+        split.first(_kept(len(split), limit, whole.name))
+        for split, limit in zip((whole.train, whole.test), limits, strict=True)
     )
+    return replace(whole, train=train, test=test)
 
 
-def _read(source: Source, located: Located) -> Dataset:
-    """Both splits, with pixels as bytes."""
-    members = read_members(located.archive, source.files) if located.archive else {}
-
-    def split(names: tuple[str, ...]) -> Split:
-        if source.format == "idx":
-            images, labels = (located.paths[name] for name in names)
-            shape = (28, 28)
-            return Split(
-                *read_images_and_labels(
-                    images, labels, image_shape=shape, num_classes=source.num_classes
-                )
-            )
-        parts = [
-            parse_records(
-                members[name] if located.archive else located.paths[name].read_bytes(),
-                f"{located.archive}:{name}" if located.archive else str(located.paths[name]),
-                label_bytes=source.label_bytes,
-                num_classes=source.num_classes,
-            )
-            for name in names
-        ]
-        return Split(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-
-    train, test = split(source.train), split(source.test)
-    available = (len(train), len(test))
+def _read(source: Source, located: Located, limits: tuple[int | None, int | None]) -> Dataset:
+    read = _read_idx if source.format == "idx" else _read_records
+    keeps = [lambda count, limit=limit: _kept(count, limit, source.name) for limit in limits]
+    (x, y), (test_x, test_y) = read(source, located, keeps)
+    train, test = Split(x, y[: len(x)]), Split(test_x, test_y[: len(test_x)])
+    available = (len(y), len(test_y))
     folder = str(located.folder)
     return Dataset(
         source.name, train, test, source.num_classes, folder, available, source.published
     )
+
+
+Keep: TypeAlias = Callable[[int], int]
+"""How many examples are kept, of so many."""
+Arrays: TypeAlias = tuple[np.ndarray, np.ndarray]
+"""The images that are kept, and all labels."""
+
+
+def _read_idx(source: Source, located: Located, keeps: Sequence[Keep]) -> list[Arrays]:
+    """Training and test examples."""
+    return [
+        read_images_and_labels(
+            *(located.paths[name] for name in names),
+            image_shape=(28, 28),
+            num_classes=source.num_classes,
+            keep=keep,
+        )
+        for names, keep in zip((source.train, source.test), keeps, strict=True)
+    ]
+
+
+def _read_records(source: Source, located: Located, keeps: Sequence[Keep]) -> list[Arrays]:
+    """Training and test examples, from files that an archive has in an order of its own."""
+    archive, files = located.archive, source.files
+    if archive is None:
+        sizes = {name: located.paths[name].stat().st_size for name in files}
+        wheres = {name: str(located.paths[name]) for name in files}
+    else:
+        sizes, wheres = member_sizes(archive, files), {n: f"{archive}:{n}" for n in files}
+    counts = {
+        name: count_records(sizes[name], wheres[name], label_bytes=source.label_bytes)
+        for name in files
+    }
+    found: list[Arrays] = []
+    own: dict[str, Arrays] = {}
+    for names, keep in zip((source.train, source.test), keeps, strict=True):
+        total, first = sum(counts[name] for name in names), 0
+        kept = keep(total)
+        x = room_for(kept, (SIDE, SIDE, 3), archive or located.folder)
+        y = np.empty(total, np.int32)
+        found.append((x, y))
+        for name in names:
+            own[name] = x[first:], y[first : first + counts[name]]
+            first += counts[name]
+    opened = opened_members(archive, files) if archive else nullcontext(_opened(located, files))
+    with opened as members:
+        for name, stream in members:
+            images, labels = own[name]
+            labels[:] = read_records(
+                *(stream, counts[name], wheres[name], images),
+                label_bytes=source.label_bytes,
+                num_classes=source.num_classes,
+            )
+    return found
+
+
+def _opened(located: Located, names: tuple[str, ...]) -> Iterator[tuple[str, Stream]]:
+    for name in names:
+        with located.paths[name].open("rb") as stream:
+            yield name, stream
 
 
 def _limits(limit: Limit) -> tuple[int | None, int | None]:
@@ -104,16 +151,10 @@ def _limits(limit: Limit) -> tuple[int | None, int | None]:
     return pair
 
 
-def _prepared(split: Split, limit: int | None, name: str) -> Split:
-    """The first `limit` examples, with bytes scaled to [0, 1]."""
-    if limit is not None and limit > len(split):
+def _kept(count: int, limit: int | None, name: str) -> int:
+    """How many of `count` examples are kept."""
+    if limit is not None and limit > count:
         raise ValueError(
-            f"limit is {limit}, but that split of {name} has {len(split)} examples; give at most "
-            f"{len(split)}"
+            f"limit is {limit}, but that split of {name} has {count} examples; give at most {count}"
         )
-    split = split.first(limit)
-    if split.x.dtype != np.uint8:
-        return split
-    x = split.x.astype(np.float32, order="C")
-    x /= np.float32(255)
-    return Split(x, split.y)
+    return count if limit is None else limit

@@ -8,8 +8,11 @@ import gzip
 import hashlib
 from pathlib import Path
 
-from onebasin.data.cifar import parse_records, read_members
+import numpy as np
+
+from onebasin.data.cifar import SIDE, count_records, member_sizes, opened_members, read_records
 from onebasin.data.idx import read_idx
+from onebasin.data.pixels import BLOCK, Stream
 from onebasin.data.sources import SOURCES, Source
 from onebasin.regular_files import check_regular
 
@@ -39,20 +42,25 @@ def verify_published(path: Path) -> str:
         return _verify_idx(path, sources)
     source = sources[0]
     if path.name == source.archive:
-        if _md5(path.read_bytes()) == source.downloads[0].md5:
-            return f"the archive of {source.name} as published"
-        for name, data in read_members(path, source.files).items():
-            _records(data, f"{path}:{name}", source)
+        with path.open("rb") as stream:
+            if _md5(stream) == source.downloads[0].md5:
+                return f"the archive of {source.name} as published"
+        sizes = member_sizes(path, source.files)
+        with opened_members(path, source.files) as members:
+            for name, stream in members:
+                _check_records(stream, sizes[name], f"{path}:{name}", source)
         return f"an archive like that of {source.name}, not the published one; {PACKED}"
-    count = _records(path.read_bytes(), str(path), source)
+    with path.open("rb") as stream:
+        count = _check_records(stream, path.stat().st_size, str(path), source)
     return f"{count} records; {PLAIN}, unlike in {source.archive}"
 
 
 def _verify_idx(path: Path, sources: list[Source]) -> str:
     shape = " × ".join(map(str, read_idx(path).shape))
-    packed = path.read_bytes()[:2] == b"\x1f\x8b"
+    with path.open("rb") as probe:
+        packed = probe.read(2) == b"\x1f\x8b"
     with gzip.open(path, "rb") if packed else path.open("rb") as stream:
-        own = _md5(stream.read())
+        own = _md5(stream)
     name = path.name.removesuffix(".gz")
     for source in sources:
         if own == dict(zip(source.files, source.contents, strict=True))[name]:
@@ -61,10 +69,17 @@ def _verify_idx(path: Path, sources: list[Source]) -> str:
     return f"{shape}, other numbers than those published in {names}; {PACKED if packed else PLAIN}"
 
 
-def _records(data: bytes, where: str, source: Source) -> int:
-    labels = source.label_bytes, source.num_classes
-    return len(parse_records(data, where, label_bytes=labels[0], num_classes=labels[1])[1])
+def _check_records(stream: Stream, size: int, where: str, source: Source) -> int:
+    """The number of records of a CIFAR file, whose labels are right."""
+    count = count_records(size, where, label_bytes=source.label_bytes)
+    none = np.empty((0, SIDE, SIDE, 3), np.float32)
+    labels = {"label_bytes": source.label_bytes, "num_classes": source.num_classes}
+    read_records(stream, count, where, none, **labels)
+    return count
 
 
-def _md5(data: bytes) -> str:
-    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+def _md5(stream: Stream) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    while data := stream.read(BLOCK):
+        digest.update(data)
+    return digest.hexdigest()
