@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import reconclude  # noqa: E402
+from onebasin.digests import sealed  # noqa: E402
 from onebasin.experiments import (  # noqa: E402
     barriers,
     cifar100,
@@ -19,9 +20,16 @@ from onebasin.experiments import (  # noqa: E402
     learned_barriers,
     prior_temperature,
 )
-from onebasin.experiments.claims import NO_BARRIER, Claim, no_barrier, removal  # noqa: E402
+from onebasin.experiments.claims import (  # noqa: E402
+    NO_BARRIER,
+    Claim,
+    no_barrier,
+    removal,
+    share_left,
+    words_left,
+)
 from onebasin.experiments.learned_barriers import LearnedPart  # noqa: E402
-from onebasin.experiments.record import Outcome, read_record, sealed  # noqa: E402
+from onebasin.experiments.record import Outcome, read_record  # noqa: E402
 
 pytestmark = pytest.mark.fast
 RECORDS = sorted((ROOT / "results" / "reproduction").glob("*.json"))
@@ -45,6 +53,15 @@ RECORDS = sorted((ROOT / "results" / "reproduction").glob("*.json"))
 def test_what_no_barrier_means(barrier, stderr, unaligned, none):
     assert no_barrier(barrier, stderr, unaligned) == none
     assert removal(barrier, stderr, unaligned).holds == none
+
+
+def test_what_is_left_of_no_barrier_is_no_number():
+    """It printed nan%."""
+    assert share_left(0.005, 0.25) == "2.0%"
+    assert share_left(0.005, 0.25, digits=0) == "2%"
+    assert share_left(0.005, 0.0) == "–"
+    assert words_left(0.005, 0.25) == "2.0% remains"
+    assert words_left(0.0, 0.0) == "there was no barrier to remove"
 
 
 def test_a_smaller_claim_is_worded_as_one():
@@ -77,16 +94,16 @@ def curve(barrier: float, stderr: float = 0.0, accuracy: float = 0.99) -> dict[s
     }
 
 
-def judged(part: barriers.Part, left: float) -> list[Claim]:
-    """The claims on a part whose methods all leave the same of a barrier of one nat."""
+def judged(part: barriers.Part, left: float, before: float = 1.0) -> list[Claim]:
+    """The claims on a part whose methods all leave the same of a barrier, of one nat."""
     numbers = {}
     for split in barriers.SPLITS:
         numbers |= {
-            f"unaligned-{split}": curve(1.0),
+            f"unaligned-{split}": curve(before),
             f"l2-{split}": curve(left),
             f"repaired-{split}": {**curve(left), "plain": curve(left)},
             f"mixture-{split}": curve(0.0),
-            f"mode-{split}": curve(1.0),
+            f"mode-{split}": curve(before),
             f"mode-aligned-{split}": curve(left),
         }
         if part.correlations:
@@ -131,13 +148,35 @@ def test_what_is_learned_is_judged_by_the_same_criterion(part):
     assert {c.verdict for c in missed} == {"not tested"}
 
 
-def learned_claims(part, given, left, stderr=0.0, accuracy=0.99):
-    numbers = {"before": curve(1.0, stderr, accuracy)}
+def learned_claims(part, given, left, stderr=0.0, accuracy=0.99, before=1.0):
+    numbers = {"before": curve(before, stderr, accuracy)}
     for way, barrier in (("w2", given), ("correlations", given + 0.1), ("learned", left)):
         one = curve(barrier, stderr, accuracy)
         numbers[way] = {**one, "plain": one}
     done = {name: Outcome(result, Path()) for name, result in numbers.items()}
     return learned_barriers.conclude([part], {part.name: done}).claims
+
+
+def test_claims_about_a_barrier_that_was_not_there_say_so():
+    found = judged(barriers.CPU[0], 0.0, before=0.0)
+    found += learned_claims(barriers.WARM[0], 0.0, 0.0, before=0.0)
+    said = [c for c in found if "there was no barrier to remove" in c.ours]
+    assert len(said) == 2 * 3 + 2
+    plane = {  # the posterior is a hill: no line between two points has a drop
+        **{axis: [-1.0, 0.0, 1.0] for axis in "ab"},
+        "log_posterior": [[-float(a * a + b * b) for a in (-1, 0, 1)] for b in (-1, 0, 1)],
+        "nll": [[0.1] * 3] * 3,
+        "accuracy": [[0.99] * 3] * 3,
+        "points": [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]],
+        "names": ["q0", "q1", "aligned q1"],
+        "unit": "parameter distance",
+    }
+    done = {"plane": {"plane": Outcome(plane, Path())}}
+    (flat,) = landscape.conclude(landscape.TOY, done).claims
+    assert flat.value is None
+    assert "(– remains)" in flat.ours
+    for claim in (*found, flat):
+        assert "nan" not in f"{claim.ours} {claim.headline}"
 
 
 def test_widths_are_compared_by_what_is_learned():

@@ -357,9 +357,7 @@ def _claims(
 
 
 def _left(before: Curve, after: Curve) -> str:
-    return (
-        f"{before.barrier_text} → {after.barrier_text} nats ({after.share_of(before):.1%} remains)"
-    )
+    return f"{before.barrier_text} → {after.barrier_text} nats ({after.left_of(before)})"
 
 
 PRESETS = {"toy": TOY, "cpu": CPU, "paper": PAPER}

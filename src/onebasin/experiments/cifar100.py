@@ -202,7 +202,7 @@ def _claims(part: Part, curves: Mapping[str, Curve]) -> list[Claim]:
             f"With the best of our variants, {gone.words} ({pair.setting.title})",
             gone.holds,
             ours=f"{best}: {curves[best].barrier_text} nats "
-            f"({curves[best].share_of(curves['as fitted']):.1%} remains)",
+            f"({curves[best].left_of(curves['as fitted'])})",
             criterion=gone.criterion,
             headline=f"{pair.setting.network_title}: {brief(curves['as fitted'], curves[best])}",
             **curves[best].measured,

@@ -112,6 +112,27 @@ def no_barrier(barrier: float, stderr: float, unaligned: float) -> bool:
     return small or (stderr > 0 and barrier <= 2 * stderr)
 
 
+NONE_BEFORE = "there was no barrier to remove"
+
+
+def share_left(barrier: float, unaligned: float, digits: int = 1) -> str:
+    """What is left of a barrier, in per cent; a dash where there was none.
+
+    >>> share_left(0.1, 0.4), share_left(0.0, 0.0)
+    ('25.0%', '–')
+    """
+    return f"{barrier / unaligned:.{digits}%}" if unaligned > 0 else "–"
+
+
+def words_left(barrier: float, unaligned: float) -> str:
+    """The same in words.
+
+    >>> words_left(0.1, 0.4), words_left(0.0, 0.0)
+    ('25.0% remains', 'there was no barrier to remove')
+    """
+    return f"{share_left(barrier, unaligned)} remains" if unaligned > 0 else NONE_BEFORE
+
+
 @dataclass(frozen=True)
 class Removal:
     """Whether a barrier is gone, in words that say no more than was asked."""

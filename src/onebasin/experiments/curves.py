@@ -8,7 +8,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from onebasin.experiments.claims import Measured, Removal, plus_minus, removal
+from onebasin.experiments.claims import (
+    Measured,
+    Removal,
+    plus_minus,
+    removal,
+    share_left,
+    words_left,
+)
 from onebasin.experiments.experiment import Picture, Table
 from onebasin.figures.evaluation import SCORES, profile_figure
 from onebasin.figures.style import COLOURS, COLUMN, MARKERS, paper
@@ -61,9 +68,13 @@ class Curve:
         """Whether aligning left no barrier, or at most this share of it."""
         return removal(self.barrier, self.error, unaligned.barrier, largest_share)
 
-    def share_of(self, other: "Curve") -> float:
-        """Its barrier as a share of another one; NaN if there is none."""
-        return self.barrier / other.barrier if other.barrier > 0 else float("nan")
+    def share_of(self, unaligned: "Curve", digits: int = 1) -> str:
+        """What is left of a barrier, in per cent."""
+        return share_left(self.barrier, unaligned.barrier, digits)
+
+    def left_of(self, unaligned: "Curve") -> str:
+        """The same in words."""
+        return words_left(self.barrier, unaligned.barrier)
 
     @property
     def least_accuracy(self) -> float:
@@ -77,7 +88,7 @@ class Curve:
 
 def brief(before: Curve, after: Curve) -> str:
     """Two barriers in a few words."""
-    return f"{before.barrier:.2g} → {after.barrier:.2g} nats ({after.share_of(before):.1%})"
+    return f"{before.barrier:.2g} → {after.barrier:.2g} nats ({after.share_of(before)})"
 
 
 Sweep = Mapping[float, tuple[Curve, Curve]]

@@ -16,7 +16,7 @@ from onebasin.evaluation.transposition_studies import (
     dynamics_study,
     mean_and_std,
 )
-from onebasin.experiments.claims import judge, plus_minus, removal
+from onebasin.experiments.claims import judge, plus_minus, removal, share_left, words_left
 from onebasin.experiments.common_stages import Fit, fit_seconds
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, Picture, Plan, Table
 from onebasin.experiments.setting import Setting, dataset, problem, symmetry
@@ -152,9 +152,9 @@ def conclude(config: DynamicsConfig, outcomes: Mapping[str, Outcomes]) -> Findin
             removed.holds,
             published=removed.beside("no barrier after rebasing"),
             ours=f"{before.text(-1)} → {after.text(-1)} nats at the end of training "
-            f"({left / end if end > 0 else float('nan'):.1%} remains)",
+            f"({words_left(left, end)})",
             criterion=f"mean over runs: {removed.criterion}",
-            headline=f"{end:.2g} → {left:.2g} nats ({left / end if end > 0 else float('nan'):.1%})",
+            headline=f"{end:.2g} → {left:.2g} nats ({share_left(left, end)})",
             value=left,
             stderr=float(after.error[-1]),
         ),

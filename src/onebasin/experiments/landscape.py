@@ -12,7 +12,7 @@ from scipy.interpolate import RegularGridInterpolator
 from onebasin.data import Split
 from onebasin.evaluation import landscapes as planes
 from onebasin.experiments import presets
-from onebasin.experiments.claims import NEGLIGIBLE, Requirement, judge
+from onebasin.experiments.claims import NEGLIGIBLE, Requirement, judge, share_left
 from onebasin.experiments.common_stages import (
     POSTERIOR,
     Align,
@@ -97,7 +97,6 @@ def fall(found: Mapping[str, Any], end: int) -> float:
 def conclude(config: LandscapeConfig, outcomes: Mapping[str, Outcomes]) -> Findings:
     setting, found = config.grid.setting, outcomes["plane"]["plane"].result
     before, after = fall(found, 1), fall(found, 2)
-    share = after / before if before > 0 else float("nan")
     reached = float(np.array(found["accuracy"]).max())
     less = config.largest_share > NEGLIGIBLE
     claim = judge(
@@ -109,14 +108,14 @@ def conclude(config: LandscapeConfig, outcomes: Mapping[str, Outcomes]) -> Findi
         + (" (claimed here: most of the drop is removed)" if less else ""),
         source="Rossi et al. 2023",
         figure="Rossi et al., slice of the log posterior on CIFAR-10",
-        headline=f"{share:.0%} of the drop remains",
+        headline=f"{share_left(after, before, 0)} of the drop remains",
         ours=f"drop of {before:,.0f} nats between q0 and q1, {after:,.0f} between q0 and the "
-        f"aligned q1 ({share:.1%} remains)",
+        f"aligned q1 ({share_left(after, before)} remains)",
         criterion=f"drop below the chord at most {config.largest_share:.0%} of the unaligned one",
         conditions=f"{config.grid.title}; {config.vi.epochs} epochs",
         published_scale=setting.same_size(PAPER.grid.setting),
         fits=[Requirement("the best accuracy on the plane is", reached, config.accuracy)],
-        value=share,
+        value=after / before if before > 0 else None,
     )
     title = f"Log posterior on the plane of the means, {setting.title}"
     rows = [["q0 to q1", f"{before:,.1f}"], ["q0 to aligned q1", f"{after:,.1f}"]]

@@ -191,8 +191,7 @@ def _claims(part: LearnedPart, curves: Mapping[str, Curve]) -> list[Claim]:
                 published=gone.beside(part.published),
                 source=part.source,
                 figure=part.figure,
-                ours=f"{before.barrier_text} → {curve.barrier_text} nats "
-                f"({curve.share_of(before):.1%} remains)",
+                ours=f"{before.barrier_text} → {curve.barrier_text} nats ({curve.left_of(before)})",
                 criterion=gone.criterion,
                 headline=f"{part.pair.setting.title}, {words}: {brief(before, curve)}",
                 **curve.measured,

@@ -90,7 +90,7 @@ def sweep_table(title: str, label: str, found: Mapping[str, tuple[Curve, Curve]]
             name,
             before.barrier_text,
             after.barrier_text,
-            f"{after.share_of(before):.1%}" if before.barrier > 0 else "–",
+            after.share_of(before),
             before.end_accuracies,
         ]
         for name, (before, after) in found.items()

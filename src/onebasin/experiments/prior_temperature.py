@@ -60,8 +60,7 @@ def conclude(config: PriorTemperature, outcomes: Mapping[str, Outcomes]) -> Find
                 "sources",
                 source="Rossi et al. 2023",
                 figure="Rossi et al., prior variance and temperature",
-                ours=f"{before.barrier_text} → {after.barrier_text} nats "
-                f"({after.share_of(before):.1%} remains)",
+                ours=f"{before.barrier_text} → {after.barrier_text} nats ({after.left_of(before)})",
                 criterion=removed.criterion,
                 headline=f"variance {variance:g}, temperature {temperature:g}: "
                 f"{brief(before, after)}",

@@ -273,7 +273,7 @@ def _table(title: str, part: Part, curves: Mapping[str, Curve]) -> Table:
         [
             row,
             curve.barrier_text,
-            f"{curve.share_of(curves[AVERAGED]):.0%}",
+            curve.share_of(curves[AVERAGED], digits=0),
             f"{part.published[row]:.2f}" if row in part.published else "–",
             curve.end_accuracies,
             f"{curve.accuracy.min():.2%}",
