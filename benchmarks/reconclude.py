@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onebasin import __version__
+from onebasin.digests import sealed
 from onebasin.experiments import get_experiment
 from onebasin.experiments.experiment import Experiment, Findings, Outcomes, write_findings
 from onebasin.experiments.record import (
@@ -22,7 +23,6 @@ from onebasin.experiments.record import (
     Outcome,
     lineage,
     read_record,
-    sealed,
 )
 from onebasin.experiments.runner import write_json
 from onebasin.experiments.setting import sizes_of_record

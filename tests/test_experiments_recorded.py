@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from onebasin.digests import sealed
 from onebasin.experiments import get_experiment
 from onebasin.experiments.common_stages import Fit, fit_posterior
 from onebasin.experiments.experiment import (
@@ -19,7 +20,7 @@ from onebasin.experiments.experiment import (
     write_record,
 )
 from onebasin.experiments.facts import add_facts, read_facts, with_facts
-from onebasin.experiments.record import RecordedParts, read_record, sealed
+from onebasin.experiments.record import RecordedParts, read_record
 from onebasin.experiments.runner import Run
 from onebasin.experiments.setting import Setting
 from onebasin.experiments.stage import Stage

@@ -21,7 +21,7 @@ from onebasin.experiments.claims import Requirement, judge, plus_minus
 from onebasin.experiments.common_stages import Fit, fit_replicas, fits
 from onebasin.experiments.curves import Curve
 from onebasin.experiments.facts import add_facts, read_facts
-from onebasin.experiments.runner import Run, clock
+from onebasin.experiments.runner import Run, clock, write_json
 from onebasin.experiments.setting import SHAPES, TRAIN_EXAMPLES, Setting, gradient_flops
 from onebasin.experiments.speed import speed
 from onebasin.experiments.stage import USUAL_DEVICES, Stage, encode, step
@@ -233,7 +233,7 @@ def test_presets_and_versions_do_not_mix(run):
     with pytest.raises(ValueError, match="was made with preset toy, but this is preset cpu"):
         Run(run.out, "cpu").open()
     path = run.out / "run.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "onebasin": "0.0.0"}))
+    write_json(path, {**json.loads(path.read_text()), "onebasin": "0.0.0"})
     with pytest.raises(ValueError, match=r"onebasin 0\.0\.0, .*another folder"):
         Run(run.out, "toy").open()
 
@@ -267,7 +267,11 @@ def test_facts_of_several_processes_are_all_kept(tmp_path):
 
 @pytest.mark.fast
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"stages": {"a": {"seconds": NaN}}}', '{"stages": {"a": 1}}', "\x00"]
+    "text",
+    [
+        *("", "[]", '{"stages": {"a": {"seconds": NaN}}}', '{"stages": {"a": 1}}', "\x00"),
+        *("{}", '{"stages": {}, "unknown": {}}', '{"stages": {}, "digest": "0"}'),
+    ],
 )
 def test_damaged_facts_are_refused_by_name(tmp_path, text):
     (tmp_path / "facts.json").write_text(text)

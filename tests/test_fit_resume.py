@@ -19,7 +19,7 @@ from fit_process import problem
 from onebasin.atomic import LOCK, TEMPORARY
 from onebasin.inference.checkpoint import CheckpointError, read_checkpoint
 from onebasin.inference.fitting import NonFiniteLossError, fit
-from onebasin.inference.history import figures_of
+from onebasin.inference.history import figures_of, read_history
 from onebasin.inference.methods import HMC, IVON, MAP, MCLMC, SWAG, VI, Ensemble
 from onebasin.inference.signals import FitInterrupted
 from onebasin.posterior import load, read_header
@@ -375,7 +375,9 @@ def test_progress_in_plain_lines_and_history(tmp_path, capsys):
     assert lines[-1].startswith("VI, step: 40/40  0:00 left  epoch 4")
     assert "accuracy" in lines[-1]
     assert "left" in lines[-1]
-    rows = [json.loads(line) for line in (tmp_path / "h.jsonl").read_text().splitlines()]
+    found = read_history(tmp_path / "h.jsonl")
+    assert found.ended
+    rows = found.rows
     assert rows == [{k: v for k, v in row.items() if k != "seconds"} for row in result.history]
     assert [row["step"] for row in rows] == [20, 40]
     fit(problem(), method, key=jax.random.key(0), progress="bar", chunk_steps=20)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from onebasin.cli import main as cli
+from onebasin.digests import digest_of, sealed
 from onebasin.experiments import record as records
-from onebasin.experiments.record import digest_of, read_record, sealed
+from onebasin.experiments.record import read_record
 
 pytestmark = pytest.mark.fast
 COMMITTED = Path(__file__).parent.parent / "results" / "reproduction"

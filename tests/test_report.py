@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 import browser
 from onebasin.cli import main as cli
-from onebasin.experiments.record import read_record, sealed
+from onebasin.digests import sealed
+from onebasin.experiments.record import read_record
 from onebasin.figures.style import save_figure
 from onebasin.report.page import VERDICTS, Source, find_records, overall, render
 

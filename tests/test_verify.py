@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -16,6 +17,10 @@ import onebasin as ob
 from onebasin.cli import main as cli
 from onebasin.data.published import PACKED, PLAIN
 from onebasin.data.sources import SOURCES
+from onebasin.experiments.facts import add_facts
+from onebasin.experiments.integrity import UNCHECKED
+from onebasin.experiments.runner import Run, write_json, write_result
+from onebasin.inference.history import write_rows
 from onebasin.posterior import MeanField, save
 
 ARCHIVE = "cifar-10-binary.tar.gz"
@@ -50,6 +55,49 @@ def test_a_symmetry_is_known_and_a_wrong_one_refused(tmp_path, capsys):
     path.write_text(path.read_text().replace('["hidden", 1]', '["other", 1]'))
     assert verify(path) == 2
     assert "symmetry, DAMAGED" in capsys.readouterr().out
+
+
+def test_json_files_of_runs_and_histories(tmp_path, capsys):
+    """A changed digit is found in all of them; those of earlier versions have no checksum."""
+    Run(tmp_path, "toy", quiet=True).open()
+    add_facts(tmp_path, "plan", {"a": {"seconds": 1.25}})
+    write_json(tmp_path / "plan.json", {"preset": "toy", "stages": [{"key": "fit-12"}]})
+    write_json(tmp_path / "sweep.json", {"repeats": 12})
+    write_result(tmp_path, {"barrier": 0.125}, {"stage": "barrier 12"})
+    leaves = {"w1": np.ones((2, 12)), "w2": np.ones((12, 1))}
+    hidden = {"hidden": [("w1", 1), ("w2", 0)]}
+    ob.Symmetry.by_hand(leaves, hidden).save(tmp_path / "net.json")
+    write_rows(tmp_path / "h.jsonl", [{"step": 12, "loss": 0.5}, {"step": 24, "loss": 0.4}])
+    kinds = {
+        "facts.json": "facts of a run",
+        "h.jsonl": "history of a fit",
+        "net.json": "symmetry",
+        "plan.json": "plan of a run",
+        "result.json": "result of a stage",
+        "run.json": "run folder",
+        "stage.json": "stage",
+        "sweep.json": "grid of a sweep",
+    }
+    paths = [tmp_path / name for name in kinds]
+    cli.main(["verify", *map(str, paths)])
+    out = capsys.readouterr().out
+    for path, line in zip(paths, out.splitlines(), strict=True):
+        assert line.startswith(f"{path}: {kinds[path.name]}, whole")
+    assert "2 rows, of a fit that had not ended, or cut short" in out
+    assert UNCHECKED not in out
+    for path in paths:
+        good = path.read_text()
+        path.write_text(re.sub(r"toy|12", "13", good, count=1))
+        assert path.read_text() != good
+        assert verify(path) == 2
+        assert f"{path}: {kinds[path.name]}, DAMAGED" in capsys.readouterr().out
+        path.write_text(good)
+    for path in paths:
+        path.write_text(re.sub(r',\s*"(digest|result)": "\w{64}"', "", path.read_text()))
+        if path.name == "result.json":
+            path.with_name("stage.json").write_text('{"stage": "barrier"}')
+        cli.main(["verify", str(path)])
+        assert UNCHECKED in capsys.readouterr().out
 
 
 def test_a_changed_number_is_found(posterior, capsys):

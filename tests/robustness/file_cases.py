@@ -21,10 +21,12 @@ import onebasin as ob
 from onebasin.checkpoints import read_checkpoint as read_state_dict
 from onebasin.choices import DataName
 from onebasin.data import load_dataset
-from onebasin.experiments.facts import read_facts
+from onebasin.digests import sealed
+from onebasin.experiments.facts import add_facts, read_facts
 from onebasin.experiments.grid import read_grid
-from onebasin.experiments.record import RECORD_VERSION, read_record, sealed
+from onebasin.experiments.record import RECORD_VERSION, read_record
 from onebasin.experiments.runner import Run, read_result, write_result
+from onebasin.experiments.schema import read_sealed
 from onebasin.inference.checkpoint import read_checkpoint, write_checkpoint
 from onebasin.inference.draws import DrawStore, read_statistics
 from onebasin.inference.history import read_rows, write_rows
@@ -163,9 +165,9 @@ def _of_runs(folder: Path) -> Iterator[Case]:
     record = json.dumps(_record()).encode()
     yield Case("record", "barriers.json", record, read_record)
     path = folder / "h.jsonl"
-    write_rows(path, [{"step": i, "loss": [0.5, i / 3]} for i in range(4)], "w")
+    write_rows(path, [{"step": i, "loss": [0.5, i / 3]} for i in range(4)], ended=True)
     rows = lambda path: read_rows(path, 2)
-    yield Case("history", path.name, path.read_bytes(), rows, checksummed=False)
+    yield Case("history", path.name, path.read_bytes(), rows)
     write_result(folder, {"barrier": 0.25, "ts": [0.0, 0.5, 1.0], "by": {"layer": 3}}, {"key": "k"})
     result, stage = ((folder / name).read_bytes() for name in ("result.json", "stage.json"))
     reads = lambda path: read_result(path.parent)
@@ -175,14 +177,14 @@ def _of_runs(folder: Path) -> Iterator[Case]:
 
     def opened(path: Path) -> Any:
         Run(path.parent, "toy", quiet=True).open()
-        return json.loads(path.read_text())
+        return read_sealed(path, "")
 
     data = (folder / "run" / "run.json").read_bytes()
-    yield Case("run folder", "run/run.json", data, opened, checksummed=False)
+    yield Case("run folder", "run/run.json", data, opened)
     machine = {"processor": "x", "system": "Linux", "backend": "cpu", "cores": 2, "memory_gib": 8.0}
-    facts = json.dumps({"stages": {"k": {"seconds": 1.5, "machine": machine}}}).encode()
-    reads = lambda path: read_facts(path.parent)
-    yield Case("facts", "facts.json", facts, reads, checksummed=False)
+    add_facts(folder, "stages", {"k": {"seconds": 1.5, "machine": machine}})
+    facts = (folder / "facts.json").read_bytes()
+    yield Case("facts", "facts.json", facts, lambda path: read_facts(path.parent))
     grid = (
         b"fit:\n  method: vi\n  width: [8, 16]\n  epochs: 2\nalign: {objective: w2}\nrepeats: 2\n"
     )
@@ -191,7 +193,7 @@ def _of_runs(folder: Path) -> Iterator[Case]:
     hidden = {"hidden": [("w1", 1), ("b1", 0), ("w2", 0)]}
     path = ob.Symmetry.by_hand(sizes, hidden).save(folder / "symmetry.json")
     reads = lambda path: repr(ob.Symmetry.load(path).layouts)
-    yield Case("symmetry", path.name, path.read_bytes(), reads, checksummed=False)
+    yield Case("symmetry", path.name, path.read_bytes(), reads)
 
 
 def _record() -> dict[str, Any]:

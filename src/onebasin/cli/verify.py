@@ -20,7 +20,7 @@ class Verify(JsonOption):
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Posterior files, sparse files, checkpoints, symmetries, records, or published data."""
+    """Posteriors, sparse files, checkpoints, symmetries, records, histories, published data."""
 
 
 COMMAND = Verify

@@ -15,7 +15,6 @@ from onebasin.experiments.record import (
     Outcome,
     RecordedParts,
     lineage,
-    sealed,
     versions,
 )
 from onebasin.experiments.runner import Run, write_json
@@ -177,7 +176,7 @@ def write_record(experiment: Experiment[Any], run: Run) -> Path:
         "data": {name: examples(name) for name in sorted(data)},
         "versions": versions(),
     }
-    write_json(path, sealed(record))
+    write_json(path, record)
     _write_facts(record, before, run.out)
     return path
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from onebasin.atomic import lock, write_atomically
+from onebasin.digests import Damaged, sealed_text, unsealed
 from onebasin.experiments.schema import (
-    Damaged,
     Named,
     Optional,
     anything,
@@ -47,6 +47,9 @@ def read_facts(folder: Path) -> dict[str, Any]:
     try:
         facts = parse_json(read_text(path, LARGEST))
         check(facts, SCHEMA)
+        facts = unsealed(facts)
+        if not facts or not facts.keys() <= SCHEMA.keys():
+            raise Damaged(f"must hold some of {', '.join(SCHEMA)}, and nothing else")
     except FileNotFoundError:
         return {}
     except json.JSONDecodeError:
@@ -62,7 +65,7 @@ def add_facts(folder: Path, section: str, facts: Mapping[str, Any]) -> None:
     with lock(path, lambda: None):
         known = read_facts(folder)
         merged = dict(sorted({**(known.get(section) or {}), **facts}.items()))
-        text = json.dumps({**known, section: merged}, indent=1, allow_nan=False) + "\n"
+        text = sealed_text({**known, section: merged})
         write_atomically(path, lambda part: Path(part).write_text(text))
 
 

@@ -1,6 +1,5 @@
 """Records of experiments on disk: versioned JSON, whose parts can be read back as outcomes."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onebasin import __version__
+from onebasin.digests import DIGEST, Damaged, unsealed
 from onebasin.experiments.facts import MACHINE, with_facts
 from onebasin.experiments.schema import (
-    Damaged,
     Named,
     Optional,
     anything,
@@ -89,25 +88,13 @@ def versions() -> dict[str, str]:
 
 def check_same(path: Path | str, made: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse a file or folder that was made with other versions or another preset."""
-    for name, value in now.items():
-        if made.get(name) != value:
+    for name in {**now, **made}:
+        if made.get(name) != now.get(name):
             raise ValueError(
-                f"{path} was made with {name} {made.get(name)}, but this is {name} {value}; "
+                f"{path} was made with {name} {made.get(name)!s:.40}, but this is {name} "
+                f"{now.get(name)}; "
                 "choose another folder with --out"
             )
-
-
-def digest_of(record: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical JSON of everything in a record but its digest."""
-    rest = {name: value for name, value in record.items() if name != "digest"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as plain JSON values, with its digest."""
-    plain = json.loads(json.dumps(record, allow_nan=False, default=lambda array: array.tolist()))
-    return {**plain, "digest": digest_of(plain)}
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -124,8 +111,7 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         check(record, SCHEMA)
         # Records of version 1 were written without a digest.
-        if (version > 1 or "digest" in record) and record.get("digest") != digest_of(record):
-            raise Damaged("does not have the content that its digest was computed from")
+        unsealed({DIGEST: None, **record} if version > 1 else record)
     except Damaged as error:
         raise ValueError(
             f"{path} {error}; the record is damaged or was edited: run reproduce again"

@@ -26,20 +26,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from onebasin.atomic import lock, sweep_folder, write_atomically
+from onebasin.digests import plain, sealed_text
 from onebasin.experiments.common_stages import POSTERIOR, Fit
 from onebasin.experiments.facts import add_facts
 from onebasin.experiments.record import Outcome, check_same, versions
-from onebasin.experiments.schema import Damaged, parse_json, read_text
+from onebasin.experiments.schema import read_object, read_sealed
 from onebasin.experiments.stage import RESULT, Stage, Work
-from onebasin.experiments.store import store_at
+from onebasin.experiments.store import RUN, store_at
 from onebasin.inference.methods import to_config
 from onebasin.posterior import read_header
 
 DESCRIPTION = "stage.json"
-LARGEST = 2**28  # bytes of a result
 
 
 @dataclass
@@ -62,9 +61,10 @@ class Run:
         self.out.mkdir(parents=True, exist_ok=True)
         for folder in (self.out, self.out / "stages"):
             sweep_folder(folder)
-        path, now = self.out / "run.json", {"preset": self.preset, **versions()}
+        path, now = self.out / RUN, {"preset": self.preset, **versions()}
         if path.exists():
-            check_same(self.out, _made_with(path), now)
+            made = read_sealed(path, "give another folder with --out, or delete this one")
+            check_same(self.out, made, now)
         else:
             write_json(path, now)
         if self.store is not None:
@@ -172,18 +172,15 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, value: Any) -> None:
-    text = _json_text(value)
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an object with its digest."""
+    text = sealed_text(content)
     write_atomically(path, lambda part: Path(part).write_text(text))
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(value, indent=1, allow_nan=False, default=_plain) + "\n"
 
 
 def write_result(folder: Path, result: Any, description: Mapping[str, Any]) -> None:
     """Write what a stage returned, and beside it what the stage is, with a digest of the result."""
-    text = _json_text(result)
+    text = json.dumps(result, indent=1, allow_nan=False, default=plain) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
     write_json(folder / DESCRIPTION, {**description, "result": digest})
     write_atomically(folder / RESULT, lambda part: Path(part).write_text(text))
@@ -195,35 +192,12 @@ def read_result(folder: Path) -> dict[str, Any]:
     Stages of earlier versions have no digest.
     """
     remedy = f"delete the folder {folder}, and the stage is run again"
-    description = _read_object(folder / DESCRIPTION, remedy)
-    result = _read_object(folder / RESULT, remedy)
+    description = read_sealed(folder / DESCRIPTION, remedy)
+    result = read_object(folder / RESULT, remedy)
     digest = hashlib.sha256((folder / RESULT).read_bytes()).hexdigest()
     if description.get("result", digest) != digest:
         raise ValueError(f"{folder / RESULT} does not have its digest in {DESCRIPTION}; {remedy}")
     return result
-
-
-def _made_with(path: Path) -> dict[str, Any]:
-    """The preset and the versions of a run folder."""
-    return _read_object(path, "give another folder with --out, or delete this one")
-
-
-def _read_object(path: Path, remedy: str) -> dict[str, Any]:
-    try:
-        value = parse_json(read_text(path, LARGEST))
-    except json.JSONDecodeError:
-        raise ValueError(f"{path} is not JSON; {remedy}") from None
-    except Damaged as error:
-        raise ValueError(f"{path} {error}; {remedy}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} does not hold an object; {remedy}")
-    return value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return value.tolist()
-    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
 def clock(seconds: float) -> str:

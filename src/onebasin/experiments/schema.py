@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from onebasin.digests import Damaged, unsealed
+
 LARGEST_DEPTH = 40
 LARGEST_TEXT = 100_000  # characters
+LARGEST = 2**28  # bytes of a file that others do not limit
 Check = Callable[[Any], str]
 """Returns "" for a value as it should be, otherwise what it must be."""
-
-
-class Damaged(ValueError):
-    """What is wrong with a file, as a sentence without its subject."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,27 @@ def parse_json(text: str) -> Any:
         raise Damaged(f"is nested more than {LARGEST_DEPTH} deep") from None
     _check_limits(value, 0)
     return value
+
+
+def read_object(path: Path, remedy: str) -> dict[str, Any]:
+    """The object in a JSON file, or a ValueError that names the file and ends in the remedy."""
+    try:
+        value = parse_json(read_text(path, LARGEST))
+    except json.JSONDecodeError:
+        raise ValueError(f"{path} is not JSON; {remedy}") from None
+    except Damaged as error:
+        raise ValueError(f"{path} {error}; {remedy}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} does not hold an object; {remedy}")
+    return value
+
+
+def read_sealed(path: Path, remedy: str) -> dict[str, Any]:
+    """The same without the digest, which must be right if there is one."""
+    try:
+        return unsealed(read_object(path, remedy))
+    except Damaged as error:
+        raise ValueError(f"{path} {error}; {remedy}") from None
 
 
 def check(value: Any, schema: Any, place: str = "") -> None:

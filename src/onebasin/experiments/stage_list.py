@@ -8,6 +8,8 @@ from onebasin.experiments.facts import add_facts
 from onebasin.experiments.runner import Run, write_json
 from onebasin.experiments.stage import Stage
 
+PLAN = "plan.json"
+
 
 def list_stages(
     run: Run, experiments: Mapping[str, Experiment], parts: Sequence[str] = ()
@@ -39,7 +41,7 @@ def list_stages(
 def write_plan(run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write plan.json; what this machine adds to the plan is a fact of the run."""
     asked = [{name: row[name] for name in ("experiment", "part", "stage", "key")} for row in rows]
-    write_json(run.out / "plan.json", {"preset": run.preset, "stages": asked})
+    write_json(run.out / PLAN, {"preset": run.preset, "stages": asked})
     found = {
         row["key"] or row["stage"]: {name: row[name] for name in ("data", "done", "seconds")}
         for row in rows

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onebasin.atomic import temporary_file
+from onebasin.digests import sealed_text, unsealed
 from onebasin.experiments.stage import RESULT
 
 RUN = "run.json"
@@ -83,7 +84,7 @@ class Store:
         if not self._exists(path):
             return None
         try:
-            return dict(json.loads(self.files.cat_file(path)))
+            return unsealed(dict(json.loads(self.files.cat_file(path))))
         except (ValueError, TypeError):
             raise ValueError(
                 f"{RUN} of the store {self.url} is damaged; name another store"
@@ -91,7 +92,7 @@ class Store:
 
     def begin(self, made: Mapping[str, Any]) -> None:
         self.files.makedirs(self.root, exist_ok=True)
-        self.files.pipe_file(f"{self.root}/{RUN}", json.dumps(dict(made)).encode())
+        self.files.pipe_file(f"{self.root}/{RUN}", sealed_text(made).encode())
 
 
 @lru_cache(maxsize=8)

@@ -26,6 +26,7 @@ from onebasin.experiments.stage import Stage
 if TYPE_CHECKING:
     from distributed import Client
 
+GRID = "sweep.json"
 Row = dict[str, Value]
 MEASURES = ("barrier_as_fitted", "barrier_aligned", "loss", "accuracy")
 
@@ -33,7 +34,7 @@ MEASURES = ("barrier_as_fitted", "barrier_aligned", "loss", "accuracy")
 def run_sweep(grid: Grid, run: Run, client: "Client | None" = None) -> list[Row]:
     """Run what is missing, on a cluster if there is a client, and write tables and figures."""
     run.open()
-    write_json(run.out / "sweep.json", describe(grid))
+    write_json(run.out / GRID, describe(grid))
     cells = list(grid.cells())
     if client is not None:
         from onebasin.experiments.cluster import perform_all

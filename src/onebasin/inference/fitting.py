@@ -9,7 +9,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
-    Literal,
     NoReturn,
     Required,
     TypedDict,
@@ -466,13 +465,13 @@ class _Fit:
             self.program, self.replicas, self.states, self.keys, self.data, self.chunk_length
         )
         # The rows after the checkpoint are dropped from the file: they will be written again.
-        self._write_rows(self.history, "w")
+        self._write_rows(first=0)
         saved_at = time.monotonic()
         with StopRequest() as stop:
             while self.step < steps:
                 row = self._run_chunk(loop)
                 self.history.append(row)
-                self._write_rows([row], "a")
+                self._write_rows(first=len(self.history) - 1)
                 report(what, self.step, steps, figures_of(row))
                 if self.step == steps:
                     break
@@ -658,10 +657,14 @@ class _Fit:
     def _rows(self, run: int) -> list[dict[str, Any]]:
         return [row_of_run(row, run, self.runs) for row in self.history]
 
-    def _write_rows(self, rows: list[dict[str, Any]], mode: Literal["w", "a"]) -> None:
-        write = lambda: write_rows(self.files.history, rows, mode)
+    def _write_rows(self, first: int) -> None:
+        def write() -> None:
+            if processes.is_first():
+                ended = self.step == self.program.steps
+                write_rows(self.files.history, self.history, first=first, ended=ended)
+
         if self.files.history is not None:
-            processes.together("write its history", write if processes.is_first() else lambda: None)
+            processes.together("write its history", write)
 
     def _with_state(self, posterior: PosteriorT, report: Reporter) -> PosteriorT:
         """The posterior with the running statistics that its params have on the training data."""

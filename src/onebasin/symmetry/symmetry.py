@@ -152,7 +152,8 @@ class Symmetry(PickledByFields):
         return symmetry
 
     def save(self, path: Pathlike, *, overwrite: bool = False) -> Path:
-        """Write the symmetry to a JSON file, which is read and edited without the network.
+        """Write the symmetry to a JSON file, which is read and edited without the network
+        (remove its entry `digest` then).
 
         Args:
           path: the file to write.

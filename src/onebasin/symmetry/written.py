@@ -11,7 +11,8 @@ entry `state` lists the running statistics in the same way. `unused` and `roles`
 knows besides, and may be left out. `"blocks": {"dims": ["heads", 4]}` says that the units of the
 group move in 4 blocks, alike in all groups of the family. `kinds` says what else may be done to the
 units of a group (`symmetry/kinds.py`): `{"hidden": {"signs": [["w1", 1, 0, 1], ["w2", 0, 0, -1]]}}`
-lists places as leaf, axis, number along the axis, and exponent.
+lists places as leaf, axis, number along the axis, and exponent. A saved symmetry ends in a
+`digest` of the rest (`digests.py`); whoever edits the file removes it.
 """
 
 import json
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from onebasin.atomic import write_atomically
+from onebasin.digests import DIGEST, Damaged, sealed, unsealed
 from onebasin.regular_files import check_regular
 from onebasin.symmetry.blocks import Blocks, BlocksByGroup
 from onebasin.symmetry.groups import Role, Roles
@@ -40,6 +42,7 @@ MOST_MOVED = 3 * 10**7  # positions of all units, which are held in memory
 DEEPEST = 50  # parts within parts
 LARGEST_EXPONENT = 8
 KNOWN = {"format", "version", "groups", "params", "state", "unused", "roles", "blocks", "kinds"}
+KNOWN |= {DIGEST}
 
 
 class SymmetryFileError(ValueError):
@@ -133,14 +136,14 @@ def rebuild(
         )
     roles = _roles(content.get("roles", {}), params)
     blocks = _blocks(content.get("blocks", {}), sizes)
-    return (
-        params,
-        state,
-        tuple(unused),
-        roles,
-        blocks,
-        _mixings(content.get("kinds", {}), params, sizes),
-    )
+    mixings = _mixings(content.get("kinds", {}), params, sizes)
+    try:
+        unsealed(content)  # last: what is wrong with an edited file is better said by its entry
+    except Damaged as error:
+        raise SymmetryFileError(
+            f'it {error}; if you edited the file, remove its entry "{DIGEST}", else save it again'
+        ) from None
+    return params, state, tuple(unused), roles, blocks, mixings
 
 
 def _describe_mixing(mixing: Mixing) -> dict[str, Any]:
@@ -304,9 +307,9 @@ def _roles(entries: Any, params: Layouts) -> Roles:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write the JSON form, one leaf on a line, atomically."""
+    """Write the JSON form with its digest, one leaf on a line, atomically."""
     entries = []
-    for name, value in content.items():
+    for name, value in sealed(content).items():
         if isinstance(value, Mapping) and value:
             lines = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
             entries.append(f"  {json.dumps(name)}: {{\n{lines}\n  }}")
