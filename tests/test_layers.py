@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 
 from network_cases import convolve_plainly, initial
+from onebasin.networks import convolution
 from onebasin.networks.activations import ACTIVATIONS
 from onebasin.networks.convolution import Conv, conv2d
 from onebasin.networks.normalisation import FilterResponseNorm, ThresholdedLinear
@@ -72,6 +73,51 @@ def test_convolution_gradient_by_xla(side, stride, padding, shape):
 
     for one, other in zip(*derivatives(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("outputs", [3, 4])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("count", "together"), [(4, 2), (5, 2), (3, 1)])
+def test_gradients_of_a_few_images_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, outputs: int, stride: int, count: int, together: int
+) -> None:
+    """As of all images, whether or not dx has the shape of dy, and in a loop."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(count, 7, 6, 3)))
+    kernels = jnp.asarray(rng.normal(size=(2, 3, 3, 3, outputs)))
+
+    def loss(x, kernel):
+        return jnp.sum(jnp.square(conv2d(x, kernel, stride=stride, padding=1)))
+
+    gradients = jax.grad(loss, (0, 1))
+    of_kernels = jax.vmap(gradients, (None, 0))
+    looped = lambda x, kernels: jax.lax.map(lambda kernel: gradients(x, kernel), kernels)
+    expected = jax.jit(of_kernels)(x, kernels)
+    limits = []
+
+    def limited(x, cotangent, kernel):
+        limits.append(together)
+        return together
+
+    monkeypatch.setattr(convolution, "_images_at_once", limited)
+    for run in (lambda x, kernels: of_kernels(x, kernels), looped):
+        for one, other in zip(jax.jit(run)(x, kernels), expected, strict=True):
+            # Sums of at most 1,500 products of order one in float64.
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+    assert limits
+
+
+@pytest.mark.fast
+def test_images_at_once_fit_into_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = jnp.zeros((3, 3, 2, 5))
+    dy = jnp.zeros((12, 4, 4, 5))
+    one_image = 4 * 4 * (2 * 3 * 2 + 3 * 5) * 4  # x₃, dx₃ and dy, in bytes
+    for limit, expected in [(100, 12), (12, 12), (7, 6), (5, 4), (1, 1), (0.5, 1)]:
+        monkeypatch.setattr(convolution, "CACHED", int(limit * one_image))
+        assert convolution._images_at_once(jnp.zeros((12, 4, 4, 2)), dy, kernel) == expected
+    monkeypatch.setattr(convolution, "CACHED", 4 * one_image)
+    assert convolution._images_at_once(jnp.zeros((7, 4, 4, 2)), dy[:7], kernel) == 4  # and 3
 
 
 @pytest.mark.usefixtures("x64")

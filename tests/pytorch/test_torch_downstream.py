@@ -68,10 +68,45 @@ def test_fits_are_aligned_and_joined(objective, fits, problem, network, symmetry
     np.testing.assert_allclose(aligned[2], plain[2], rtol=0.05)  # other noise
 
 
-def test_permutations_are_learned_on_the_loss(fits, problem, symmetry, data) -> None:
-    objective = ob.PathLoss(problem, data.train.first(300), judged=100, steps=3)
-    found = ob.align(fits[1], to=fits[0], symmetry=symmetry, objective=objective, key=KEY)
-    assert found.permutation.names == symmetry.identity().names
+def test_a_planted_permutation_is_learned_and_loaded_back() -> None:
+    """On the loss of the path, from the identity; PyTorch then computes what it did before.
+
+    The module is its own teacher, and no unit of it is dead, so the permutation is the only one.
+    """
+    torch.manual_seed(0)
+    teacher = nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.Tanh(),
+        nn.Conv2d(6, 5, 3, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(5 * 2 * 2, 4),
+    )  # fmt: skip
+    x = torch.randn(300, 1, 6, 6)
+    with torch.no_grad():
+        teacher[3].weight.mul_(4)  # so that classes differ
+        teacher[6].weight.mul_(8)
+        teacher(x)  # measures the running statistics
+    teacher.eval()
+    with torch.no_grad():
+        expected = teacher(x)
+    network = from_torch(teacher, x[:2])
+    symmetry = ob.find_symmetry(network)
+    std = jax.tree.map(lambda leaf: np.full_like(leaf, 0.01), network.params)
+    q = ob.MeanField(network.params, std, state=network.state)
+    planted = symmetry.random(key=jax.random.key(1))
+    mover = symmetry.act(planted, q)
+    data = x.numpy(), expected.numpy().argmax(1)
+    objective = ob.PathLoss(network, data, judged=100, steps=20, exchanges=20, progress="silent")
+    found = ob.align(
+        mover, to=q, symmetry=symmetry, objective=objective, starts="identity", key=KEY
+    )
+    assert found.permutation == symmetry.inverse(planted)
+    assert found.score > found.starts[0].score + 0.1  # nats: the identity has a barrier
+    blank = copy.deepcopy(teacher)
+    for tensor in blank.state_dict().values():
+        tensor.zero_()
+    with torch.no_grad():
+        assert torch.equal(network.load_into(blank, found.posterior)(x), expected)
+        moved = network.load_into(blank, mover)(x)
+    # Its units are summed in another order.
+    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-5)
 
 
 def test_paths_are_repaired_and_statistics_refreshed(fits, problem, network, symmetry, data):

@@ -17,6 +17,11 @@ in reverse: with dy the unfolding of the cotangent by row, dK = x₃ᵀ dy and d
 matrix products without transposed activations. The backward pass needs only x and K. Under `vmap`
 over kernels this stays a batched product, where a convolution would become a grouped one.
 
+The backward pass takes a few images at a time, so that x₃, dy and dx₃ stay in the caches, and puts
+dx where dy was. Without that, XLA makes x₃ in the forward pass and keeps it until it is needed: the
+gradient of a ResNet20 then takes 1.8 times the memory, and the system hands out all of it anew at
+every call, page by page, which is a third of the time.
+
 Only the gradients of XLA's convolution are slow in loops. Where kernels are not mapped over, the
 convolution itself is faster by XLA than by products, in loops too: `with_product_gradients` is that
 convolution, and its gradients are ours.
@@ -32,6 +37,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.linen.dtypes import promote_dtype
 from jax import lax
+
+CACHED = 2**22
+"""Bytes of the arrays between the steps of a backward pass that are made at once."""
 
 
 def conv2d(x: jax.Array, kernel: jax.Array, *, stride: int = 1, padding: int = 0) -> jax.Array:
@@ -87,7 +95,35 @@ def _by_products(x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> 
 def _backward(
     stride: int, padding: int, residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
+    """dx and dK, from a few images at a time."""
     x, kernel = residuals
+    count = _images_at_once(x, cotangent, kernel)
+    if count >= len(x):
+        return _gradients(stride, padding, x, kernel, cotangent)
+    in_place = x.shape == cotangent.shape
+
+    def step(i: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        dx, dk = found
+        part = functools.partial(
+            lax.dynamic_slice_in_dim, start_index=i * count, slice_size=count, axis=0
+        )
+        dy = part(dx if in_place else cotangent)
+        some_dx, some_dk = _gradients(stride, padding, part(x), kernel, dy)
+        return lax.dynamic_update_slice_in_dim(dx, some_dx, i * count, 0), dk + some_dk
+
+    start = cotangent if in_place else _space_after(cotangent, x)
+    steps, rest = divmod(len(x), count)
+    dx, dk = lax.fori_loop(0, steps, step, (start, jnp.zeros_like(kernel)))
+    if not rest:
+        return dx, dk
+    last_dx, last_dk = _gradients(stride, padding, x[-rest:], kernel, cotangent[-rest:])
+    return lax.dynamic_update_slice_in_dim(dx, last_dx, steps * count, 0), dk + last_dk
+
+
+def _gradients(
+    stride: int, padding: int, x: jax.Array, kernel: jax.Array, cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """dx and dK, from all images together."""
     rows, columns, inputs, outputs = kernel.shape
     unfolded = _unfold_columns(x, columns, stride, padding)
     dy = _stacked(_scatter(cotangent, 1, i - padding, x.shape[1], stride) for i in range(rows))
@@ -101,6 +137,24 @@ def _backward(
         for j in range(columns)
     ]
     return functools.reduce(operator.add, by_column), dk.transpose(2, 0, 1, 3)
+
+
+def _images_at_once(x: jax.Array, cotangent: jax.Array, kernel: jax.Array) -> int:
+    """How many images have arrays x₃, dy and dx₃ of at most `CACHED` bytes in all."""
+    rows, columns, *_ = kernel.shape
+    height, width = x.shape[1], cotangent.shape[2]
+    values = 2 * columns * x.shape[3] + rows * cotangent.shape[3]
+    most = max(1, min(len(x), CACHED // (height * width * values * x.dtype.itemsize)))
+    return next((n for n in range(most, most // 2, -1) if len(x) % n == 0), most)
+
+
+def _space_after(array: jax.Array, like: jax.Array) -> jax.Array:
+    """Space for the gradient of an array, which XLA cannot take before another is known.
+
+    Zeros that depend on nothing are written in the forward pass, and kept until they are used.
+    """
+    first = lax.slice(lax.stop_gradient(array), (0,) * array.ndim, (1,) * array.ndim)
+    return jnp.broadcast_to(jnp.minimum(jnp.abs(first), 0), like.shape)
 
 
 def _define_gradients(convolve: Any) -> None:
