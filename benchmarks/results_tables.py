@@ -352,10 +352,39 @@ def pytorch_models(records: Records) -> str:
                     f"{row['peak_gib']:.2f}",
                     f"{row['recovered']} of {row['groups']}",
                     f"{row['aligned_change']:.1e}",
+                    *_plain_matching(row),
                 ]
             )
     heads = ["model", "parameters", "conversion, s", "symmetry and check, s", "alignment, s"]
     heads += ["peak memory, GiB", "groups recovered", "change of outputs"]
+    heads += ["plain matching, s", "groups recovered by it"]
+    return markdown(heads, rows)
+
+
+def _plain_matching(row: dict[str, Any]) -> list[str]:
+    if "plain_seconds" not in row:
+        return ["–", "–"]
+    return [
+        _seconds(row["plain_processor_seconds"]),
+        f"{row['plain_recovered']} of {row['groups']}",
+    ]
+
+
+def pytorch_merge(records: Records) -> str:
+    """Files that are merged while less than three times the size of one may be allocated."""
+    row = records["pytorch_modules"].get("merge")
+    rows = []
+    if row is not None:
+        outcome = "the first file" if row["recovered"] else "another file"
+        rows.append(
+            [
+                f"{row['file_gib']:.2f}",
+                f"{row['limit_in_files']:.1f} files",
+                _seconds(row["seconds"]),
+                outcome if row["finished"] else "stopped",
+            ]
+        )
+    heads = ["each of two files, GiB", "may be allocated", "seconds", "their average is"]
     return markdown(heads, rows)
 
 
@@ -492,6 +521,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "vi-convergence": vi_convergence,
     "pytorch-models": pytorch_models,
     "pytorch-speed": pytorch_speed,
+    "pytorch-merge": pytorch_merge,
     "robustness": robustness,
     "checksums": checksums,
     "transformers": transformers,

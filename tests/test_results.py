@@ -204,6 +204,26 @@ def planted(tmp_path):
                 "recovered": 36,
                 "groups": 37,
                 "aligned_change": 2e-7,
+                "plain_seconds": 100.2,
+                "plain_processor_seconds": 123.4,
+                "plain_recovered": 35,
+            },
+            "vit": {
+                "parameters": 86e6,
+                "convert_processor_seconds": 9.0,
+                "symmetry_processor_seconds": 41.4,
+                "align_processor_seconds": 120.4,
+                "peak_gib": 3.0,
+                "recovered": 50,
+                "groups": 50,
+                "aligned_change": 0.0,
+            },
+            "merge": {
+                "file_gib": 1.5,
+                "limit_in_files": 2.9,
+                "finished": True,
+                "recovered": True,
+                "seconds": 61.2,
             },
             "speed_1_core": {
                 "cores_used": 1,
@@ -345,8 +365,16 @@ EXPECTED = {
         ]
     ],
     "pytorch-models": [
-        ["ResNet50", "25.6 M", "8.70", "41.4", "19.9", "1.97", "36 of 37", "2.0e-07"],
+        [
+            *("ResNet50", "25.6 M", "8.70", "41.4", "19.9", "1.97", "36 of 37", "2.0e-07"),
+            *("123", "35 of 37"),
+        ],
+        [
+            *("ViT-base", "86.0 M", "9.00", "41.4", "120", "3.00", "50 of 50", "0.0e+00"),
+            *("–", "–"),
+        ],
     ],
+    "pytorch-merge": [["1.50", "2.9 files", "61.2", "the first file"]],
     "pytorch-speed": [
         ["ResNet20", "1", "0.73", "1.68", "1.45"],
         ["small ViT", "1", "0.40", "1.33", "1.05"],

@@ -106,6 +106,9 @@ def test_running_statistics_are_state_and_constants_are_not() -> None:
     network = from_torch(module, numbers(4, 3))
     assert set(network.state or {}) == {"norm.running_mean", "norm.running_var"}
     assert ob.find_symmetry(network, x=jnp.ones((4, 3))).groups == ()  # the frequencies pin them
+    draws = ob.Samples({name: leaf[None] for name, leaf in network.params.items()})
+    with pytest.raises(ValueError, match="weights come without; give a posterior that holds them"):
+        ob.predict(draws, network, jnp.ones((4, 3)), key=jax.random.key(0), num_samples=1)
 
 
 def test_the_vectors_of_spectral_normalisation_are_state() -> None:

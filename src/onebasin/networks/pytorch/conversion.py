@@ -73,7 +73,7 @@ def from_torch(
     apply: Any = lambda params, x: call(params, x, None)[0]
     statistics = None
     if running:
-        apply = lambda params, x, state: call(params, x, state)[0]
+        apply = lambda params, x, state=None: call(params, x, _given(state))[0]
         statistics = running_statistics(run, running, call, type(module).__name__)
     arrays = {k: np.asarray(to_jax(t)) for k, t in batch.kwargs.items()}
     x = arrays or _alone([np.asarray(to_jax(t)) for t in batch.args])
@@ -211,6 +211,15 @@ def _call(run: Program, rows: int | None) -> Call:
         return run({"params": params, "state": state or {}, "input": inputs}, instead)
 
     return call
+
+
+def _given(state: PyTree | None) -> PyTree:
+    if state is None:
+        raise ValueError(
+            "the module has running statistics, and these weights come without; give a posterior "
+            "that holds them, such as MeanField(mean, std, state=network.state)"
+        )
+    return state
 
 
 def _restore(entries: Entries) -> Any:
