@@ -36,6 +36,7 @@ WAYS = {
 ATTACKS = {
     "kills": "kills of commands, run again",
     "networks": "random networks, their groups checked",
+    "kinds": "random networks, all kinds of their symmetry checked",
     "files": "damaged files",
     "command lines": "wrong command lines",
     "odd numbers": "alignments of weights of any magnitude",

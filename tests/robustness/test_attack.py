@@ -1,8 +1,18 @@
 """The long attack goes on where it was interrupted, and a process that dies is a defect."""
 
 import json
+import sys
+from pathlib import Path
 
-from attack import code_digest, merged, portion_apart, read, run
+from attack import PARTS, code_digest, merged, portion_apart, read, run
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from results_tables import ATTACKS
+
+
+def test_every_part_of_the_attack_has_a_row_in_the_table_of_results():
+    assert set(ATTACKS) == set(PARTS)
 
 
 def test_an_interrupted_attack_goes_on_where_it_ended(tmp_path):
