@@ -10,12 +10,13 @@ A table stands between two comments that name it, and everything between them is
 """
 
 import argparse
-import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+import scaling_tables
+from record_tables import Records, markdown, named_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"<!-- results:([\w-]+) -->\n.*?<!-- /results:\1 -->", re.DOTALL)
@@ -43,44 +44,6 @@ ATTACKS = {
     "large files": "kinds of large files, their memory",
 }
 FAMILIES = {"mlp": "MLP", "resnet": "ResNet20"}
-
-
-class Records:
-    """The committed records; `results[name]` is the file `name`.json."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __getitem__(self, name: str) -> Any:
-        path = self.folder / f"{name}.json"
-        if not path.exists():
-            raise FileNotFoundError(f"there is no record {path}; run what writes it first")
-        return json.loads(path.read_text())
-
-    def experiments(self) -> list[dict[str, Any]]:
-        """The records of all experiments, by name."""
-        files = sorted((self.folder / "reproduction").glob("*.json"))
-        return [json.loads(file.read_text()) for file in files]
-
-
-def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table in Markdown.
-
-    >>> print(markdown(["a", "b"], [["x < y", 1]]))
-    | a | b |
-    |---|---|
-    | x &lt; y | 1 |
-    """
-    lines = ["|".join(["", *("---" for _ in heads), ""])]
-    for cells in [heads, *rows]:
-        text = (str(cell).replace("|", "\\|").replace("<", "&lt;") for cell in cells)
-        lines.append(f"| {' | '.join(text)} |")
-    return "\n".join([lines[1], lines[0], *lines[2:]])
-
-
-def named_rows(table: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """The rows of a table of a record, by their first cell; cells by their columns."""
-    return {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
 
 
 def readme(records: Records) -> str:
@@ -269,30 +232,6 @@ def transformer_cost(records: Records) -> str:
         row += [_seconds(own[part]["cpu_seconds"]), memory]
     heads = ["step", "of", "seconds", "target", "processor seconds", "memory, GiB"]
     return markdown(heads, rows)
-
-
-def cluster_sweep(records: Records) -> str:
-    """Arithmetic for a sweep on 1,000 GPUs."""
-    rows = [
-        [
-            f"{int(seconds)} s",
-            f"{found['fits_per_hour']:,.0f}",
-            f"{found['written_bytes_per_second'] / 1e6:,.0f} MB/s",
-            f"{found['scheduler_load']:.0%}",
-            f"{found['busy_gpus']:.0%}",
-        ]
-        for seconds, found in records["cluster_arithmetic"]["sweep"].items()
-    ]
-    heads = ["one fit", "fits per hour", "written to the store", "scheduler busy", "GPUs busy"]
-    return markdown(heads, rows)
-
-
-def cluster_chain(records: Records) -> str:
-    """Arithmetic for one chain on several GPUs."""
-    found = records["cluster_arithmetic"]["chain"]
-    shards = list(next(iter(found.values())))
-    rows = [[link, *(f"{by[s]:.1f}×" for s in shards)] for link, by in found.items()]
-    return markdown(["link between the GPUs", *(f"{s} GPUs" for s in shards)], rows)
 
 
 def mean_field_methods(records: Records) -> str:
@@ -510,8 +449,11 @@ def checksums(records: Records) -> str:
 
 
 TABLES: dict[str, Callable[[Records], str]] = {
-    "cluster-sweep": cluster_sweep,
-    "cluster-chain": cluster_chain,
+    "cluster-sweep": scaling_tables.cluster_sweep,
+    "cluster-chain": scaling_tables.cluster_chain,
+    "workers": scaling_tables.workers,
+    "draws": scaling_tables.draws,
+    "threads": scaling_tables.threads,
     "readme": readme,
     "barriers-mnist": barriers_mnist,
     "compact": compact,
