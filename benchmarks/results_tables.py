@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import scaling_tables
 from record_tables import Records, markdown, named_rows
@@ -451,8 +452,6 @@ def checksums(records: Records) -> str:
 TABLES: dict[str, Callable[[Records], str]] = {
     "cluster-sweep": scaling_tables.cluster_sweep,
     "cluster-chain": scaling_tables.cluster_chain,
-    "workers": scaling_tables.workers,
-    "draws": scaling_tables.draws,
     "threads": scaling_tables.threads,
     "readme": readme,
     "barriers-mnist": barriers_mnist,

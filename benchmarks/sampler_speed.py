@@ -27,7 +27,8 @@ from machine import RESULTS, describe, interleaved, record
 from onebasin.data import load_dataset
 from onebasin.evaluation import predict, total_variation
 from onebasin.inference.diagnostics import ess, predictions, rhat
-from onebasin.inference.fitting import FitResult, fit
+from onebasin.inference.fit_result import FitResult
+from onebasin.inference.fitting import fit
 from onebasin.inference.methods import (
     HMC,
     MCLMC,

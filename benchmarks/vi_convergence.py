@@ -23,7 +23,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from machine import describe, record
 from onebasin.data import load_dataset
-from onebasin.inference.fitting import FitResult, fit
+from onebasin.inference.fit_result import FitResult
+from onebasin.inference.fitting import fit
 from onebasin.inference.full_batch import chunked, log_likelihood
 from onebasin.inference.methods import VI
 from onebasin.inference.vi import Variational, analytic_kl

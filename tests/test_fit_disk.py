@@ -14,10 +14,11 @@ from fit_process import problem
 from mounts import mounted
 from onebasin.atomic import BusyError, WriteError, locked
 from onebasin.cli.main import main
-from onebasin.inference import fitting
+from onebasin.inference import running_fit
 from onebasin.inference.checkpoint import read_checkpoint
 from onebasin.inference.draws import DrawStore
-from onebasin.inference.fitting import FitResult, fit
+from onebasin.inference.fit_result import FitResult
+from onebasin.inference.fitting import fit
 from onebasin.inference.methods import HMC, MAP, VI
 from onebasin.posterior import MeanField, load
 
@@ -54,7 +55,7 @@ def never(*_):
 
 @pytest.mark.parametrize("method", [METHOD, CHAINS, MAP(epochs=2)])
 def test_a_full_disk_is_noticed_before_the_fit(tmp_path, monkeypatch, method):
-    monkeypatch.setattr(fitting._Fit, "_run_chunk", never)
+    monkeypatch.setattr(running_fit.RunningFit, "_run_chunk", never)
     with mounted(tmp_path / "disk", "size=2m") as disk:
         fill(disk, leave=4096)
         with pytest.raises(WriteError, match=r"q\.st.* need [\d,]+ bytes and [\d,]+ are free"):
@@ -63,7 +64,7 @@ def test_a_full_disk_is_noticed_before_the_fit(tmp_path, monkeypatch, method):
 
 
 def test_a_read_only_disk_is_noticed_before_the_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(fitting._Fit, "_run_chunk", never)
+    monkeypatch.setattr(running_fit.RunningFit, "_run_chunk", never)
     with mounted(tmp_path / "disk", "size=2m,ro") as disk:
         for target in ("out", "checkpoint", "history"):
             where: dict[str, Any] = {target: disk / "q.st"}
@@ -88,7 +89,7 @@ def test_a_disk_that_fills_up_keeps_the_checkpoint(tmp_path, monkeypatch, method
     whole = fit(problem(), method, key=KEY, progress="silent", chunk_steps=10)
     with mounted(tmp_path / "disk", "size=2m") as disk:
         options = {"key": KEY, "out": disk / "q.st", "progress": "silent", "chunk_steps": 10}
-        save, saved = fitting._Fit._save, []
+        save, saved = running_fit.RunningFit._save, []
 
         def fills_up(self):
             if len(saved) == 2:
@@ -97,7 +98,7 @@ def test_a_disk_that_fills_up_keeps_the_checkpoint(tmp_path, monkeypatch, method
             saved.append(self.step)
 
         with monkeypatch.context() as patch:
-            patch.setattr(fitting._Fit, "_save", fills_up)
+            patch.setattr(running_fit.RunningFit, "_save", fills_up)
             with pytest.raises(
                 WriteError,
                 match=r"q\.st\.checkpoint cannot be written: No space left on device; .* are free; "
@@ -124,13 +125,13 @@ def test_a_posterior_that_cannot_be_written_is_not_computed_again(tmp_path, monk
                 raise WriteError(f"{disk / 'q.st'} cannot be written: No space left on device")
 
             if method is METHOD:
-                finish = fitting._Fit._finish
+                finish = running_fit.RunningFit._finish
 
                 def fills_up(self, *arguments):
                     fill(disk, leave=0)
                     return finish(self, *arguments)
 
-                patch.setattr(fitting._Fit, "_finish", fills_up)
+                patch.setattr(running_fit.RunningFit, "_finish", fills_up)
             else:  # the file of draws has its space from the start
                 patch.setattr(DrawStore, "become", full)
             with pytest.raises(
@@ -138,7 +139,7 @@ def test_a_posterior_that_cannot_be_written_is_not_computed_again(tmp_path, monk
             ):
                 fit(problem(), method, **options)
         (disk / "ballast").unlink(missing_ok=True)
-        monkeypatch.setattr(fitting._Fit, "_run_chunk", never)
+        monkeypatch.setattr(running_fit.RunningFit, "_run_chunk", never)
         found = fit(problem(), method, resume=True, **options)
         check_equal(found, whole)
         assert names(disk) == ["q.st"]
@@ -148,7 +149,7 @@ def test_without_room_for_a_last_checkpoint_the_posterior_is_still_written(tmp_p
     def full(*_):
         raise WriteError("no room")
 
-    monkeypatch.setattr(fitting, "write_checkpoint", full)
+    monkeypatch.setattr(running_fit, "write_checkpoint", full)
     fit(problem(), METHOD, key=KEY, out=tmp_path / "q.st", progress="silent")
     assert names(tmp_path) == ["q.st"]
     assert isinstance(load(tmp_path / "q.st"), MeanField)

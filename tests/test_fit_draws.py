@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fit_process import problem
-from onebasin.inference import fitting
+from onebasin.inference import running_fit
 from onebasin.inference.checkpoint import CheckpointError
 from onebasin.inference.draws import DrawStore, grow_file, read_statistics
 from onebasin.inference.fitting import fit
@@ -30,7 +30,7 @@ METHODS = {
 
 def stopped(monkeypatch, after, method, **options) -> None:
     """Interrupt a fit during chunk number `after`."""
-    chunk, count = fitting._Fit._run_chunk, 0
+    chunk, count = running_fit.RunningFit._run_chunk, 0
 
     def counted(self, loop):
         nonlocal count
@@ -40,7 +40,7 @@ def stopped(monkeypatch, after, method, **options) -> None:
         return chunk(self, loop)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fitting._Fit, "_run_chunk", counted)
+        patch.setattr(running_fit.RunningFit, "_run_chunk", counted)
         with pytest.raises(FitInterrupted):
             fit(problem(), method, key=KEY, progress="silent", **options)
 

@@ -18,9 +18,10 @@ from safetensors.numpy import load_file
 from fit_process import problem
 from onebasin.atomic import LOCK, TEMPORARY
 from onebasin.inference.checkpoint import CheckpointError, read_checkpoint
-from onebasin.inference.fitting import NonFiniteLossError, fit
+from onebasin.inference.fitting import fit
 from onebasin.inference.history import figures_of, read_history
 from onebasin.inference.methods import HMC, IVON, MAP, MCLMC, SWAG, VI, Ensemble
+from onebasin.inference.running_fit import NonFiniteLossError
 from onebasin.inference.signals import FitInterrupted
 from onebasin.posterior import load, read_header
 from onebasin.problem import Problem

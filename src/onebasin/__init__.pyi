@@ -50,7 +50,7 @@ from .evaluation import reference_table as reference_table
 from .evaluation import rmse as rmse
 from .evaluation import total_variation as total_variation
 from .evaluation import wasserstein as wasserstein
-from .inference.fitting import FitResult as FitResult
+from .inference.fit_result import FitResult as FitResult
 from .inference.fitting import fit as fit
 from .inference.methods import HMC as HMC
 from .inference.methods import IVON as IVON

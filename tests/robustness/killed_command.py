@@ -74,10 +74,10 @@ def main() -> None:
     os.posix_fallocate = watched(os.posix_fallocate, path_of)
     np.memmap.flush = watched(np.memmap.flush, lambda array: str(array.filename))
     if "KILL_CHUNK" in os.environ:
-        from onebasin.inference import fitting
+        from onebasin.inference import running_fit
 
         steps = int(os.environ["KILL_CHUNK"])
-        fitting.default_chunk = lambda *_: steps  # pyright: ignore[reportPrivateImportUsage]
+        running_fit.default_chunk = lambda *_: steps  # pyright: ignore[reportPrivateImportUsage]
     if "KILL_COUNT" in os.environ:
         path = Path(os.environ["KILL_COUNT"])
         atexit.register(lambda: path.write_text(str(count)))

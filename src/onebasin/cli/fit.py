@@ -26,7 +26,7 @@ from onebasin.inference.methods import (
 from onebasin.progress import ProgressStyle, Reporter, reporting
 
 if TYPE_CHECKING:
-    from onebasin.inference.fitting import FitResult
+    from onebasin.inference.fit_result import FitResult
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from onebasin.data import Split
 from onebasin.evaluation.profiles import profile
 from onebasin.experiments.setting import Setting, dataset, flops, gradient_flops, problem, symmetry
 from onebasin.experiments.stage import File, Stage, Work, step
-from onebasin.inference.fitting import fit, lasting_stats
+from onebasin.inference.fit_result import lasting_stats
+from onebasin.inference.fitting import fit
 from onebasin.inference.methods import HMC, MAP, MCLMC, NUTS, VI, Ensemble
 from onebasin.inference.vi_defaults import EPOCHS
 from onebasin.paths import geodesic, mixture_path, repair
