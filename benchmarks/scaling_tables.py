@@ -65,7 +65,7 @@ def threads(records: Records) -> str:
     """Alignment by l2 with the default threads, against one thread for products."""
     record = records["threads"]
     rows = []
-    for width in record["0 busy loops"]:
+    for width in filter(str.isdecimal, record["0 busy loops"]):
         cells = [f"MLP 3×{width}"]
         for busy in ("0 busy loops", "2 busy loops"):
             ways = record[busy][width]

@@ -231,6 +231,16 @@ def planted(tmp_path):
                 "vit": {"forward_ratio": 0.4, "gradient_ratio": 1.33, "loop_ratio": 1.05},
             },
         },
+        "threads": {
+            f"{busy} busy loops": {
+                "64": {
+                    "default": {"median": 0.0123, "median_ratio_to_one_core": 1.004},
+                    "all cores": {"median": 0.02, "median_ratio_to_one_core": 0.5 + busy},
+                },
+                "machine": {},
+            }
+            for busy in (0, 2)
+        },
         "cluster_arithmetic": {
             "sweep": {
                 "10": {
@@ -379,6 +389,7 @@ EXPECTED = {
         ["ResNet20", "1", "0.73", "1.68", "1.45"],
         ["small ViT", "1", "0.40", "1.33", "1.05"],
     ],
+    "threads": [["MLP 3×64", "12.3 ms", "1.00×", "0.50×", "12.3 ms", "1.00×", "2.50×"]],
     "cluster-sweep": [["10 s", "360,000", "746 MB/s", "25%", "100%"]],
     "cluster-chain": [["10 Gbit/s", "1.7×", "3.6×"]],
     "sampler-speed": [
