@@ -140,6 +140,12 @@ def test_learned_on_the_path(planted, tmp_path, capsys):
     # The labels are not the network's, but a path without a barrier is left as it is.
     assert report["distance_after"] == pytest.approx(min(losses.values()), rel=1e-5)
     assert same_tree(load(out), load(first))
+    rich = {"data": "digits", "examples": 70, "steps": 2, "kinds": "all"}
+    run(one(**rich, overwrite=True, json=True))
+    (report,) = json.loads(capsys.readouterr().out)["files"]
+    assert {start["name"] for start in report["starts"]} == {"identity", "w2"}
+    # float32: the scales that were found are one but for rounding
+    assert report["distance_after"] == pytest.approx(min(losses.values()), rel=1e-4)
     together = tmp_path / "together"
     run(learn((first, copy), together, to=None, data="digits", examples=70, steps=2, json=True))
     (trace,) = (json.loads(capsys.readouterr().out)["trace"],)

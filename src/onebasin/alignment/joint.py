@@ -226,6 +226,7 @@ def _learned(
 ) -> JointAlignment:
     """Joint alignment on the loss of the paths between all members."""
     began = time.perf_counter()
+    symmetry = symmetry.permutations
     key = check_learnable(symmetry, key)
     members = posteriors if isinstance(posteriors, Members) else Members.of(posteriors)
     symmetry.check_shapes(dict(members[0].mean))

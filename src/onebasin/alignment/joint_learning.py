@@ -129,11 +129,11 @@ class _Joint:
             return False
         stream = task.examples(targets, self.sides[i], f"member {i} in round {number}")
         if objective.steps:
-            scores = scores_to_learn(self._kinds(i, others), best.permutation, judge)
+            scores = scores_to_learn(self._kinds(i, others), best.element, judge)
             self.learner.learn(scores, best, judge, stream, report)
         self.learner.polish(best, judge, stream, report)
-        self.frame = (*self.frame[:i], best.permutation, *self.frame[i + 1 :])
-        return best.permutation != before
+        self.frame = (*self.frame[:i], best.element, *self.frame[i + 1 :])
+        return best.element != before
 
     def _kinds(self, i: int, others: Sequence[int]) -> dict[str, Scores]:
         """The mean scores with the units of the others, where they are."""

@@ -9,28 +9,40 @@ import jax
 import numpy as np
 
 from onebasin.alignment.activations import point_of
-from onebasin.alignment.learning import Examples, Judging, Learned, Learner
+from onebasin.alignment.learning import Element, Examples, Judging, Learned, Learner
+from onebasin.alignment.learning_transforms import TransformLearner, scores_and_signs
 from onebasin.alignment.moments import Alignable
 from onebasin.alignment.norms import ScaleFree, find_scale_free
-from onebasin.alignment.path_loss import Batch, Judge, PathLoss, PathLosses, Side, side_of
+from onebasin.alignment.path_loss import (
+    Batch,
+    Judge,
+    PathLoss,
+    PathLosses,
+    Side,
+    moved,
+    side_of,
+)
+from onebasin.alignment.soft_action import single_units
 from onebasin.alignment.unit_scores import Scores, UnitScores, biased, project
 from onebasin.keys import check_key, subkey
 from onebasin.progress import reporting
-from onebasin.symmetry import Permutation, Symmetry
+from onebasin.symmetry import Permutation, Symmetry, Transform
 
 SEEN = 2000  # examples on which units are compared before the permutation is learned
 
-Candidates = Sequence[tuple[str, Callable[[], Permutation]]]
+Candidates = Sequence[tuple[str, Callable[[], Element]]]
+Report = tuple[str, float, float]
+"""A start, its judged loss, and the seconds it took."""
 
 
 def check_learnable(symmetry: Symmetry, key: jax.Array | None) -> jax.Array:
     """The key, unless there is none or the symmetry has orders that cannot be learned."""
     if key is None:
         raise ValueError("PathLoss draws batches and noise; give key=jax.random.key(…)")
-    if symmetry.blocks:
+    if symmetry.blocks and not symmetry.mixings:
         raise ValueError(
             "PathLoss learns the orders of single units, and some of this symmetry move in blocks; "
-            "find it with own_orders=False"
+            "find it with own_orders=False, or with kinds='all' to learn matrices inside the blocks"
         )
     return check_key(key)
 
@@ -82,10 +94,10 @@ def learn_permutation(
     posterior: Alignable,
     to: Alignable,
     symmetry: Symmetry,
-    candidates: Candidates,
+    candidates: Candidates[Permutation],
     kinds: Callable[[], Mapping[str, Scores]],
     key: jax.Array,
-) -> tuple[Learned, list[tuple[str, float, float]], Judge]:
+) -> tuple[Learned[Permutation], list[Report], Judge]:
     """The learned permutation; the judged loss and seconds of every start; and the judge.
 
     `kinds` gives the scores that it may begin with, by name.
@@ -96,32 +108,77 @@ def learn_permutation(
     judge = task.judge(target, mover)
     with reporting(objective.progress) as report:
         best, starts = _best_start(candidates, judge, began, report)
-        if judge.is_flat(best.permutation):
+        if judge.is_flat(best.element):
             return best, starts, judge
         stream = task.examples([target], mover, "learn")
         learner = Learner(objective, task.losses)
         if objective.steps:
-            scores = scores_to_learn(kinds(), best.permutation, judge)
+            scores = scores_to_learn(kinds(), best.element, judge)
             learner.learn(scores, best, judge, stream, report)
         if objective.exchanges:
             learner.polish(best, judge, stream, report)
     return best, starts, judge
 
 
+def learn_transform(
+    objective: PathLoss,
+    posterior: Alignable,
+    to: Alignable,
+    symmetry: Symmetry,
+    candidates: Candidates[Transform],
+    key: jax.Array,
+) -> tuple[Learned[Transform], list[Report], Judge]:
+    """The same over signs, scales and matrices, between two ends with folded gains."""
+    began = time.perf_counter()
+    task = Task.of(objective, to, symmetry, key)
+    target, mover = side_of(to), side_of(posterior)
+    judge = task.judge(target, mover)
+    single = single_units(symmetry)
+    with reporting(objective.progress) as report:
+        best, starts = _best_start(candidates, judge, began, report)
+        if judge.is_flat(best.element):
+            return best, starts, judge
+        learner = TransformLearner(objective, task.losses)
+        if objective.steps and single:
+            start, current = best.element, Permutation({n: symmetry.identity()[n] for n in single})
+            units = units_of(objective, to, symmetry.permutations)
+            found = units.between(symmetry.act(start, posterior), to)
+            every, signs = scores_and_signs(symmetry, found.values())
+            losses = []
+            for scores in every:
+                matched = project(scores)
+                element = learner.ordered(start, signs, matched)
+                losses.append(judge(element))
+                if best.offer(element, losses[-1]):
+                    current = matched
+            if judge.is_flat(best.element):
+                return best, starts, judge
+            scores = biased(every[int(np.argmin(losses))], current)
+            stream = task.examples([target], mover, "learn")
+            learner.learn(best, judge, stream, start, scores, signs, objective.steps, report)
+        if objective.turns:
+            stream = task.examples([target], mover, "turn")
+            learner.learn(best, judge, stream, best.element, {}, {}, objective.turns, report)
+        if objective.exchanges and single:
+            there = moved(symmetry, best.element, mover)
+            learner.polish(best, judge, task.examples([target], there, "polish"), report)
+    return best, starts, judge
+
+
 def _best_start(
-    candidates: Candidates, judge: Judge, began: float, report: Any
-) -> tuple[Learned, list[tuple[str, float, float]]]:
-    found: list[tuple[str, float, float]] = []
-    best: Learned | None = None
+    candidates: Candidates[Element], judge: Judge, began: float, report: Any
+) -> tuple[Learned[Element], list[Report]]:
+    found: list[Report] = []
+    best: Learned[Element] | None = None
     for number, (name, make) in enumerate(candidates):
         since = time.perf_counter()
-        permutation = make()
-        loss = judge(permutation)
+        element = make()
+        loss = judge(element)
         found.append((name, loss, time.perf_counter() - since))
         if best is None:
-            best = Learned(permutation, loss, began)
+            best = Learned(element, loss, began)
         else:
-            best.offer(permutation, loss)
+            best.offer(element, loss)
         report("starts", number + 1, len(candidates), f"{name}: loss {loss:.4f}")
     assert best is not None
     # The trace begins at the best start.

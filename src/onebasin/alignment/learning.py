@@ -13,7 +13,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,9 @@ from onebasin.alignment.path_loss import (
 from onebasin.alignment.soft_action import matrices_of
 from onebasin.alignment.unit_scores import Scores, project
 from onebasin.progress import Reporter
-from onebasin.symmetry import Permutation
+from onebasin.symmetry import Permutation, Transform
 
+Element = TypeVar("Element", Permutation, Transform)
 Exchange: TypeAlias = tuple[str, int, int]
 Judging: TypeAlias = Callable[[Permutation], float]
 EVERY = 10  # steps between two projections
@@ -42,10 +43,10 @@ SLOPES = 4  # batches that ∂loss/∂P is averaged over
 
 
 @dataclass
-class Learned:
-    """The best permutation so far, its judged loss, and how it was reached."""
+class Learned(Generic[Element]):
+    """The best permutation (or transform) so far, its judged loss, and how it was reached."""
 
-    permutation: Permutation
+    element: Element
     loss: float
     began: float
     losses: list[float] = field(default_factory=list)
@@ -56,11 +57,11 @@ class Learned:
     def __post_init__(self) -> None:
         self._note()
 
-    def offer(self, permutation: Permutation, loss: float) -> bool:
-        """Keep a permutation if its judged loss is lower."""
+    def offer(self, element: Element, loss: float) -> bool:
+        """Keep an element if its judged loss is lower."""
         if not loss < self.loss:
             return False
-        self.permutation, self.loss = permutation, loss
+        self.element, self.loss = element, loss
         self._note()
         return True
 
@@ -130,6 +131,27 @@ def downhill(slopes: Mapping[str, Any], momentum: Momentum) -> tuple[dict[str, A
     return {n: -scale * m for n, m in mean.items()}, Momentum(mean, square, count)
 
 
+def relaxed(
+    scores: Any, potentials: Any, temperature: Any, projected: Any
+) -> tuple[dict[str, jax.Array], Any]:
+    """The doubly stochastic matrices of scores, and the potentials for the next step.
+
+    The potentials of the last step make few iterations enough. With `projected` matrices, these are
+    the values, with the gradients of the soft ones.
+    """
+    logs = log_soften_all(
+        {
+            name: (s + jax.lax.stop_gradient(potentials[name])) / temperature
+            for name, s in scores.items()
+        }
+    )
+    soft = {name: jnp.exp(log) for name, log in logs.items()}
+    if projected is not None:
+        soft = {name: p + jax.lax.stop_gradient(projected[name] - p) for name, p in soft.items()}
+    found = {name: temperature * log - scores[name] for name, log in logs.items()}
+    return soft, jax.lax.stop_gradient(found)
+
+
 class Learner:
     """Learns permutations of one network by one objective, compiled once for any number of them."""
 
@@ -150,20 +172,8 @@ class Learner:
         batch: Batch,
     ) -> tuple[Any, Any, Any]:
         def loss(scores: Any) -> tuple[jax.Array, Any]:
-            # The potentials of the last step make few iterations enough.
-            logs = log_soften_all(
-                {
-                    name: (s + jax.lax.stop_gradient(potentials[name])) / temperature
-                    for name, s in scores.items()
-                }
-            )
-            soft = {name: jnp.exp(log) for name, log in logs.items()}
-            if projected is not None:  # its value, with the gradient of the soft matrix
-                soft = {
-                    name: p + jax.lax.stop_gradient(projected[name] - p) for name, p in soft.items()
-                }
-            found = {name: temperature * log - scores[name] for name, log in logs.items()}
-            return self.losses.soft(soft, sides, at, batch), jax.lax.stop_gradient(found)
+            soft, found = relaxed(scores, potentials, temperature, projected)
+            return self.losses.soft(soft, sides, at, batch), found
 
         slopes, potentials = jax.grad(loss, has_aux=True)(scores)
         way, momentum = downhill(slopes, momentum)
@@ -174,7 +184,7 @@ class Learner:
     def learn(
         self,
         scores: Scores,
-        best: Learned,
+        best: Learned[Permutation],
         judge: Judging,
         examples: Examples,
         report: Reporter,
@@ -188,7 +198,7 @@ class Learner:
         first, last = objective.temperatures
         projected = matrices_of(project(latent)) if hard_forward else None
         for number, (sides, at, batch) in zip(range(objective.steps), examples, strict=False):
-            if _late(objective, best):
+            if late(objective, best):
                 break
             temperature = first * (last / first) ** (number / max(objective.steps - 1, 1))
             latent, momentum, potentials = self._step(
@@ -202,15 +212,17 @@ class Learner:
                 best.offer(permutation, judge(permutation))
                 report("learning", best.steps, objective.steps, f"loss {best.loss:.4f}")
 
-    def polish(self, best: Learned, judge: Judging, examples: Examples, report: Reporter) -> None:
+    def polish(
+        self, best: Learned[Permutation], judge: Judging, examples: Examples, report: Reporter
+    ) -> None:
         """Exchanges of units, each kept only if the judged loss falls."""
         objective = self.objective
 
         def try_all(exchanges: Sequence[Exchange]) -> bool:
             """Try some exchanges together, and if they do not help, each half of them."""
-            if not exchanges or best.trials >= objective.exchanges or _late(objective, best):
+            if not exchanges or best.trials >= objective.exchanges or late(objective, best):
                 return False
-            permutation = exchanged(best.permutation, exchanges)
+            permutation = exchanged(best.element, exchanges)
             best.trials += 1
             kept = best.offer(permutation, judge(permutation))
             report("polishing", best.trials, objective.exchanges, f"loss {best.loss:.4f}")
@@ -222,14 +234,14 @@ class Learner:
 
         failures = 0  # in a row; slopes on other batches rank other exchanges
         while failures < PATIENCE and best.trials < objective.exchanges:
-            if _late(objective, best):
+            if late(objective, best):
                 break
-            matrices = matrices_of(best.permutation)
+            matrices = matrices_of(best.element)
             slopes: dict[str, np.ndarray] = {}
             for _, (sides, at, batch) in zip(range(SLOPES), examples, strict=False):
                 for name, value in self._slope(matrices, sides, at, batch).items():
                     slopes[name] = slopes.get(name, 0.0) + np.asarray(value, np.float64) / SLOPES
-            failures = 0 if try_all(promising(best.permutation, slopes)) else failures + 1
+            failures = 0 if try_all(promising(best.element, slopes)) else failures + 1
 
 
 def exchanged(permutation: Permutation, exchanges: Sequence[Exchange]) -> Permutation:
@@ -265,6 +277,6 @@ def promising(permutation: Permutation, slopes: Mapping[str, np.ndarray]) -> lis
     return chosen
 
 
-def _late(objective: PathLoss, best: Learned) -> bool:
+def late(objective: PathLoss, best: Learned[Any]) -> bool:
     limit = objective.time_limit
     return limit is not None and time.perf_counter() - best.began > limit

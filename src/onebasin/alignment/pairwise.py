@@ -4,14 +4,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, get_args
 
 import jax
 import numpy as np
 
 from onebasin.alignment.descent import Descent, Matcher, Orders, Trace
 from onebasin.alignment.frank_wolfe import FrankWolfe
-from onebasin.alignment.learned import check_learnable, learn_permutation, units_of
+from onebasin.alignment.learned import (
+    check_learnable,
+    learn_permutation,
+    learn_transform,
+    units_of,
+)
+from onebasin.alignment.learned_starts import permutation_starts, transform_starts
+from onebasin.alignment.learning import Learned
 from onebasin.alignment.magnitudes import check_features, in_range
 from onebasin.alignment.mixed import align_mixed, check_mixed
 from onebasin.alignment.moments import Alignable, checked_readings
@@ -27,7 +34,6 @@ from onebasin.alignment.objective import (
 )
 from onebasin.alignment.path_loss import PathLoss, side_of
 from onebasin.alignment.scores import ScoreTable
-from onebasin.alignment.unit_scores import project
 from onebasin.choices import OrderName, StartName, check_choice
 from onebasin.pickling import PickledByFields
 from onebasin.posterior import Posterior, Samples
@@ -359,52 +365,46 @@ def _learned(
         raise ValueError("search is for objectives that are solved by assignment; drop it")
     checked_readings(posterior, to, symmetry)
     given = _checked_starts(starts, symmetry, key)
-    chosen: list[Start] = [start for start in given if not isinstance(start, Transform)]
-    candidates: list[tuple[str, Callable[[], Permutation]]] = []
-    units = units_of(objective, to, symmetry)
-    kinds = cache(lambda: units.between(posterior, to))
-    solved = partial(align, posterior, to=to, symmetry=symmetry)
-    for number, start in enumerate(chosen):
-        if isinstance(start, Permutation):
-            candidates.append(("given", lambda start=start: start))
-        elif start == "auto":
-            candidates.append(("identity", symmetry.identity))
-            candidates.append(("w2", lambda: solved(objective="w2").permutation))
-            for kind in units.kinds:
-                candidates.append((kind, lambda kind=kind: project(kinds()[kind])))
-        elif start == "identity":
-            candidates.append(("identity", symmetry.identity))
-        elif isinstance(start, str):
-            own = jax.random.fold_in(key, number)
-            both: list[StartName] = ["auto", start] if start == "shaken" else [start]
-            by_weights = partial(solved, starts=both)
-            candidates.append((start, lambda by=by_weights, k=own: by(key=k).permutation))
-        else:
-            candidates.append(
-                (start.name, lambda s=start: solved(objective=s, key=key).permutation)
-            )
-    best, reports, judge = learn_permutation(
-        objective, posterior, to, symmetry, candidates, kinds, key
-    )
+    best: Learned[Any]
+    mixed, restore, mover, target = None, None, posterior, to
+    if symmetry.mixings:
+        mover, target = symmetry.canonical(posterior), symmetry.canonical(to)
+        solved = partial(align, mover, to=target, symmetry=symmetry)
+        candidates = transform_starts(given, symmetry, solved, key)
+        best, reports, judge = learn_transform(objective, mover, target, symmetry, candidates, key)
+        mixed, restore = best.element, partial(unfolded, symmetry, like=to)
+        permutation = mixed.permutation
+    else:
+        units = units_of(objective, to, symmetry)
+        kinds = cache(lambda: units.between(posterior, to))
+        solved = partial(align, posterior, to=to, symmetry=symmetry)
+        ordered = permutation_starts(given, symmetry, solved, units.kinds, kinds, key)
+        best, reports, judge = learn_permutation(
+            objective, posterior, to, symmetry, ordered, kinds, key
+        )
+        permutation = best.element
 
     def measure(posterior: Alignable, to: Alignable, symmetry: Symmetry) -> float:
         return judge.between(side_of(to), side_of(posterior))(symmetry.identity())
 
+    planned = objective.steps_on(symmetry)
     return Alignment(
-        permutation=best.permutation,
+        permutation=permutation,
         score=-best.loss,
         objective=objective.name,
         trace=tuple(-loss for loss in best.losses),
         sweeps=best.steps,
         solves=best.trials,
-        converged=best.steps == objective.steps,
+        converged=best.steps == planned,
         starts=tuple(StartReport(name, -loss, 0, True, spent) for name, loss, spent in reports),
         seconds=time.perf_counter() - began,
         trace_seconds=tuple(best.seconds),
-        mover=posterior,
-        target=to,
+        mover=mover,
+        target=target,
         symmetry=symmetry,
         measure=measure,
+        mixed=mixed,
+        restore=restore,
     )
 
 

@@ -10,6 +10,7 @@ and a loss averaged over all of the path would be one of its flat parts. It is n
 inner product of features, so there is no linear assignment to solve; P is learned (`learning.py`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -21,7 +22,7 @@ import numpy as np
 
 from onebasin.alignment.moments import Alignable, state_of
 from onebasin.alignment.norms import ScaleFree, keep_norms
-from onebasin.alignment.soft_action import Matrices, soft_act
+from onebasin.alignment.soft_action import Matrices, single_units, soft_act
 from onebasin.choices import check_choice
 from onebasin.data.examples import TrainingData, training_examples
 from onebasin.likelihoods import LikelihoodLike
@@ -29,25 +30,29 @@ from onebasin.networks import NetworkLike, apply_of
 from onebasin.posterior import LowRank, MeanField, Posterior, Samples
 from onebasin.problem import Problem, likelihood_for
 from onebasin.progress import Progress, check_progress
-from onebasin.symmetry import Permutation, Symmetry
+from onebasin.symmetry import Permutation, Symmetry, Transform
 from onebasin.symmetry.action import move_tree
+from onebasin.symmetry.linear_action import leaf_actions, multiplied_tree
 from onebasin.trees import PyTree, add_axis, num_parameters, take_entry
 
 FLAT = 1e-4  # nats
 JUDGED_AT_ONCE = 100  # examples that are judged at one point of the path, with one draw
 
 Relaxation: TypeAlias = Literal["soft", "straight-through"]
+Part: TypeAlias = Literal["location", "spread", "factors", "state"]
 
 
 @dataclass(frozen=True, eq=False)
 class PathLoss:
     """The objective that learns the permutation on the loss of the path itself.
 
-    Most training examples are used to learn, and `judged` others to choose: a permutation is kept
+    Most training examples are used to learn, and `judged` others to choose: what is learned is kept
     only if it lowers the loss on those, so the result is never worse there than the start. The
     method relaxes permutations to doubly stochastic matrices, anneals them, projects them by exact
-    assignment, and then tries exchanges of units. It needs a `key`, and is deterministic given
-    that, unless the time limit cuts it short.
+    assignment, and then tries exchanges of units. With a symmetry that has scales and matrices
+    (`find_symmetry(..., kinds="all")`) these are learned as well, at first together with the
+    permutations and then alone. It needs a `key`, and is deterministic given that, unless the time
+    limit cuts it short.
 
     >>> import onebasin as ob
     >>> def apply(params, x):
@@ -71,6 +76,9 @@ class PathLoss:
       steps: gradient steps on the relaxed permutations.
       batch_size: examples in each step.
       judged: training examples on which permutations are judged; they are not learned from.
+      turns: further gradient steps on scales and matrices alone, if the symmetry has any.
+      turning_rate: how far the first step moves a unit by scales and matrices, relative to its
+        weights: the norm, root mean square over all units. It falls to a tenth in the last step.
       learning_rate: how far a step moves the scores of a unit, divided by their temperature: the
         norm, root mean square over all units. Scores begin with correlations, at most 1.
       temperatures: by which scores are divided in the first and the last step; between them it
@@ -93,6 +101,8 @@ class PathLoss:
     steps: int = 600
     batch_size: int = 100
     judged: int = 500
+    turns: int = 600
+    turning_rate: float = 0.03
     learning_rate: float = 0.7
     temperatures: tuple[float, float] = (0.1, 0.02)
     relaxation: Relaxation = "soft"
@@ -108,7 +118,7 @@ class PathLoss:
             raise ValueError("PathLoss needs training data; give a Problem, or data=(x, y)")
         check_choice(self.relaxation, Relaxation, "relaxation")
         check_progress(self.progress)
-        for name in ("steps", "exchanges"):
+        for name in ("steps", "exchanges", "turns"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; give a number from 0 up")
         for name in ("batch_size", "judged"):
@@ -121,8 +131,9 @@ class PathLoss:
             )
         if not 0 < self.span[0] <= self.span[1] < 1:
             raise ValueError(f"span is {self.span}; give two rising numbers between 0 and 1")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate is {self.learning_rate}; give a positive number")
+        for name in ("learning_rate", "turning_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; give a positive number")
         if self.time_limit is not None and not self.time_limit > 0:
             raise ValueError(f"time_limit is {self.time_limit} seconds; give a positive number")
         count = len(self.examples[0])
@@ -143,6 +154,12 @@ class PathLoss:
             return self.network.x, self.network.y
         x, y = training_examples(self.data)
         return x, likelihood_for(self.network, self.likelihood).targets(y)
+
+    def steps_on(self, symmetry: Symmetry) -> int:
+        """How many gradient steps learning takes, if no time limit ends it."""
+        if not symmetry.mixings:
+            return self.steps
+        return self.steps * bool(single_units(symmetry)) + self.turns
 
     def at(self, share: Any) -> Any:
         """The t at a share of the span."""
@@ -179,15 +196,37 @@ def _lead(state: PyTree | None) -> PyTree | None:
     return None if state is None else add_axis(state)
 
 
-def moved(symmetry: Symmetry, permutation: Permutation, side: Side) -> Side:
-    """The end with its units permuted."""
+def moved(symmetry: Symmetry, element: Permutation | Transform, side: Side) -> Side:
+    """The end with its units permuted, and multiplied by what else the element has."""
+    permutation = element.permutation if isinstance(element, Transform) else element
     indices = permutation.indices
-    return Side(
+    permuted = Side(
         move_tree(side.location, 1, symmetry.layouts, indices),
         None if side.spread is None else move_tree(side.spread, 0, symmetry.layouts, indices),
         None if side.factors is None else move_tree(side.factors, 1, symmetry.layouts, indices),
         None if side.state is None else move_tree(side.state, 1, symmetry.state_layouts, indices),
     )
+    if not isinstance(element, Transform):
+        return permuted
+    actions = leaf_actions(element, symmetry.groups, symmetry.mixings, dict(symmetry.shapes))
+    location, spread, factors, state = permuted
+    return Side(
+        multiplied_tree(location, 1, actions),
+        None if spread is None else multiplied_tree(spread, 0, actions, std=True),
+        None if factors is None else multiplied_tree(factors, 1, actions),
+        state,
+    )
+
+
+def one_draw(side: Side, draw: int) -> Side:
+    """The end with only the draw (and the running statistics) that a point of the path uses."""
+
+    def taken(tree: PyTree | None) -> PyTree | None:
+        if tree is None:
+            return None
+        return add_axis(take_entry(tree, draw % len(jax.tree.leaves(tree)[0])))
+
+    return Side(taken(side.location), side.spread, side.factors, taken(side.state))
 
 
 class PathPoint(NamedTuple):
@@ -244,22 +283,31 @@ class PathLosses:
         self, matrices: Matrices, sides: tuple[Side, Side], at: PathPoint, batch: Batch
     ) -> jax.Array:
         """The loss with the units of the second end mixed by matrices; differentiable in them."""
+
+        def mix(tree: PyTree, part: Part) -> PyTree:
+            where = "state" if part == "state" else "params"
+            return soft_act(self.symmetry, matrices, tree, where=where)
+
+        return self.mixed(mix, sides, at, batch)
+
+    def mixed(
+        self,
+        mix: Callable[[PyTree, Part], PyTree],
+        sides: tuple[Side, Side],
+        at: PathPoint,
+        batch: Batch,
+    ) -> jax.Array:
+        """The loss with `mix` applied to the second end; only the draw that is used is mixed."""
         target, mover = sides
-
-        def mix(tree: PyTree | None, lead: int, where: str = "params") -> PyTree | None:
-            if tree is None:
-                return None
-            one = lambda entry: soft_act(self.symmetry, matrices, entry, where=where)
-            return jax.vmap(one)(tree) if lead else one(tree)
-
-        # Only the draw that is used is mixed.
-        draw = at.draw % len(jax.tree.leaves(mover.location)[0])
-        location = add_axis(mix(take_entry(mover.location, draw), 0))
-        state = mover.state
-        if state is not None:
-            index = at.draw % len(jax.tree.leaves(state)[0])
-            state = add_axis(mix(take_entry(state, index), 0, "state"))
-        mixed = Side(location, mix(mover.spread, 0), mix(mover.factors, 1), state)
+        mover = one_draw(mover, at.draw)
+        only = lambda tree, part: add_axis(mix(take_entry(tree, 0), part))
+        each = jax.vmap(lambda factor: mix(factor, "factors"))
+        mixed = Side(
+            only(mover.location, "location"),
+            None if mover.spread is None else mix(mover.spread, "spread"),
+            None if mover.factors is None else each(mover.factors),
+            None if mover.state is None else only(mover.state, "state"),
+        )
         return self._loss((target, mixed), at, batch)
 
     def _loss(self, sides: tuple[Side, Side], at: PathPoint, batch: Batch) -> jax.Array:
@@ -306,7 +354,7 @@ def drawn(side: Side, at: PathPoint) -> Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """The loss of a permutation on fixed examples, points of the path and draws."""
+    """The loss of a permutation or transform on fixed examples, points of the path and draws."""
 
     losses: PathLosses
     sides: tuple[Side, Side]
@@ -336,22 +384,22 @@ class Judge:
         """The same judge of other ends."""
         return replace(self, sides=(target, mover))
 
-    def __call__(self, permutation: Permutation) -> float:
-        return self._mean(permutation)
+    def __call__(self, element: Permutation | Transform) -> float:
+        return self._mean(element)
 
-    def is_flat(self, permutation: Permutation) -> bool:
+    def is_flat(self, element: Permutation | Transform) -> bool:
         """Whether the loss is the same at both ends as between them, with the same noise.
 
         So it is between a posterior and its relabelled copy. There is nothing to learn from such a
         path; among many permutations some would only by chance be judged better.
         """
-        between = self._mean(permutation)
-        return all(abs(between - self._mean(permutation, end)) <= FLAT for end in (0.0, 1.0))
+        between = self._mean(element)
+        return all(abs(between - self._mean(element, end)) <= FLAT for end in (0.0, 1.0))
 
-    def _mean(self, permutation: Permutation, t: float | None = None) -> float:
+    def _mean(self, element: Permutation | Transform, t: float | None = None) -> float:
         """The mean loss over the examples, each batch at its own point or all at t."""
         target, mover = self.sides
-        sides = (target, moved(self.losses.symmetry, permutation, mover))
+        sides = (target, moved(self.losses.symmetry, element, mover))
         total, count = 0.0, 0
         for batch, at in zip(self.batches, self.points, strict=True):
             here = at if t is None else at._replace(t=np.float32(t))

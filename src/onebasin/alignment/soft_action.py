@@ -13,9 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from onebasin.symmetry import Permutation, Place, Symmetry
+from onebasin.symmetry.kinds import key_of
 from onebasin.trees import PyTree, leaves_by_path, with_leaves
 
 Matrices: TypeAlias = Mapping[str, jax.Array]
+
+
+def single_units(symmetry: Symmetry) -> tuple[str, ...]:
+    """The groups whose units are permuted one by one, and not mixed."""
+    return tuple(
+        group.name
+        for group in symmetry.groups
+        if group.kind not in ("orthogonal", "invertible") and group.name not in symmetry.blocks
+    )
 
 
 def matrices_of(permutation: Permutation, dtype: np.dtype | type = np.float32) -> Matrices:
@@ -31,15 +41,34 @@ def matrices_of(permutation: Permutation, dtype: np.dtype | type = np.float32) -
 
 
 def soft_act(
-    symmetry: Symmetry, matrices: Matrices, tree: PyTree, *, where: str = "params"
+    symmetry: Symmetry,
+    matrices: Matrices,
+    tree: PyTree,
+    *,
+    where: str = "params",
+    signs: Matrices | None = None,
 ) -> PyTree:
-    """The tree with its units mixed by the matrices; `where` is "params" or "state"."""
+    """The tree with its units mixed by the matrices; `where` is "params" or "state".
+
+    Groups without a matrix stay as they are. Where a sign of the units counts, a matrix is
+    multiplied entry by entry with the `signs` of the group, of each pair of units.
+    """
     leaves = leaves_by_path(tree)
     for group in symmetry.groups:
         for place in group.places:
-            if place.where == where:
-                leaves[place.leaf] = _mixed(leaves[place.leaf], place, matrices[group.name])
+            if place.where != where or group.name not in matrices:
+                continue
+            matrix = matrices[group.name]
+            if signs and group.name in signs and _is_odd(symmetry, group.name, place):
+                matrix = matrix * signs[group.name]
+            leaves[place.leaf] = _mixed(leaves[place.leaf], place, matrix)
     return with_leaves(tree, leaves)
+
+
+def _is_odd(symmetry: Symmetry, name: str, place: Place) -> bool:
+    """Whether a sign of the units changes this place."""
+    pattern = symmetry.mixings[name].signs
+    return pattern is not None and pattern[key_of(place)] % 2 == 1
 
 
 def _mixed(array: jax.Array, place: Place, matrix: jax.Array) -> jax.Array:

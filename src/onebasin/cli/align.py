@@ -46,7 +46,7 @@ class Align(shared.SeededOptions, shared.NetworkOptions, shared.OverwriteOption)
     """Posterior file to align them to."""
     objective: ObjectiveName | LearnedObjective = "w2"
     """Objective to minimise. Activations and correlations compare units on data (--data). path-loss
-    learns the permutation on the loss of the path: slower, and the lowest barriers between residual
+    learns on the loss of the path: slower, and the lowest barriers between residual
     networks."""
     data: str | None = None
     """Data set or data file on whose training examples units are compared or permutations are
@@ -54,7 +54,7 @@ class Align(shared.SeededOptions, shared.NetworkOptions, shared.OverwriteOption)
     examples: int | None = None
     """Number of these training examples; by default 1,000, and all of them for path-loss."""
     steps: int = 600
-    """Gradient steps of path-loss."""
+    """Gradient steps of path-loss; with --kinds all, as many more on scales and matrices alone."""
     keep_norms: bool = False
     """With path-loss, learn on the path on which units before a normalisation keep the norm of
     their mean (see barrier --path norm-keeping)."""
@@ -69,7 +69,7 @@ class Align(shared.SeededOptions, shared.NetworkOptions, shared.OverwriteOption)
     """Maximum number of sweeps over the groups."""
     kinds: KindsName = "permutation"
     """Align by permutations only, or by all: signs, scales, rotations and invertible maps too
-    (--to, with --objective w2 or l2)."""
+    (--to, with --objective w2, l2 or path-loss)."""
     cluster: str | None = None
     """Match draws to each other on a Dask cluster: local:N, the address of a scheduler, or a YAML
     file."""
@@ -130,8 +130,9 @@ def _check_options(config: Align) -> None:
         raise ValueError(f"--examples is {config.examples}; compare units on at least two")
     if config.steps < 0:
         raise ValueError(f"--steps is {config.steps}; give a number of steps, 0 or more")
-    if config.kinds == "all" and (config.to is None or config.objective not in ("w2", "l2")):
-        raise ValueError("--kinds all is for one target (--to) and --objective w2 or l2")
+    rich = config.objective in ("w2", "l2", "path-loss")
+    if config.kinds == "all" and (config.to is None or not rich):
+        raise ValueError("--kinds all is for one target (--to) and --objective w2, l2 or path-loss")
     if config.to is None and (config.search or config.starts != ("auto",)):
         raise ValueError("--starts and --search are for one target; name it with --to")
     if config.cluster and (config.to is not None or config.objective == "path-loss"):
@@ -165,6 +166,7 @@ def _objective(config: Align, opened: Opened) -> "ObjectiveLike | PathLoss":
             train,
             judged=judged,
             steps=config.steps,
+            turns=config.steps,
             keep_norms=config.keep_norms,
             time_limit=config.time_limit,
         )

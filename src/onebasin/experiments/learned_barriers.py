@@ -62,14 +62,19 @@ class Learn:
 
 
 def learn_seconds(config: Learn) -> float:
-    setting = config.setting
-    steps = config.steps * config.batch_size * gradient_flops(setting)
-    judgements = (config.steps / EVERY + config.exchanges) * config.judged * flops(setting)
-    return (
-        OVERHEAD
-        + COMPILING[setting.network]
-        + (steps + judgements) / TRAINING_RATE[setting.network]
+    return learning_seconds(
+        config.setting, config.steps, config.exchanges, config.batch_size, config.judged
     )
+
+
+def learning_seconds(
+    setting: Setting, steps: int, exchanges: int, batch_size: int, judged: int
+) -> float:
+    """The time of learning on a path."""
+    learned = steps * batch_size * gradient_flops(setting)
+    judgements = (steps / EVERY + exchanges) * judged * flops(setting)
+    network = setting.network
+    return OVERHEAD + COMPILING[network] + (learned + judgements) / TRAINING_RATE[network]
 
 
 @step(version=2, seconds=learn_seconds)

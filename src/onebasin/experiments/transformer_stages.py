@@ -1,4 +1,4 @@
-"""Stages of transformers: alignment over groups of several sizes."""
+"""Stages of transformers: alignment over groups of several sizes, by weights and on the path."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,14 +7,16 @@ from typing import Any, Literal, TypeAlias
 
 import jax
 
-from onebasin.alignment import align
+from onebasin.alignment import PathLoss, align
 from onebasin.alignment.activations import objective_on
 from onebasin.choices import ObjectiveName
 from onebasin.experiments.common_stages import OVERHEAD, POSTERIOR, evaluation_seconds, load_inputs
+from onebasin.experiments.learned_barriers import learning_seconds
 from onebasin.experiments.setting import TransformerSetting, problem, symmetry
 from onebasin.experiments.stage import Work, step
 from onebasin.posterior import save
 from onebasin.symmetry import Symmetry, find_symmetry
+from onebasin.tensor_files import finite
 
 GroupName: TypeAlias = Literal["permutations", "own orders", "all"]
 TARGET = "target.safetensors"
@@ -61,6 +63,60 @@ def align_over(config: AlignOver, inputs: dict[str, Path], work: Work) -> dict[s
         "units": sum(part.size for part in group.groups),
         "converged": found.converged,
     }
+
+
+@dataclass(frozen=True)
+class LearnOver:
+    """Learn permutations, rotations and invertible maps of `q1` on the path to `q0`.
+
+    Both have folded gains, and `q1` is where weight matching over the same group left it.
+    """
+
+    setting: TransformerSetting
+    steps: int = 600
+    turns: int = 600
+    exchanges: int = 100
+    batch_size: int = 100
+    judged: int = 500
+    """Training examples on which is judged, and which are not learned from."""
+    seed: int = 0
+
+    @property
+    def title(self) -> str:
+        counts = f"{self.steps} + {self.turns} steps, {self.exchanges} exchanges"
+        return f"{counts}, all, {self.setting.title}"
+
+
+def learn_over_seconds(config: LearnOver) -> float:
+    steps = config.steps + config.turns
+    return 2 * learning_seconds(
+        config.setting, steps, config.exchanges, config.batch_size, config.judged
+    )
+
+
+@step(version=1, seconds=learn_over_seconds)
+def learn_over(config: LearnOver, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
+    task, group = problem(config.setting), group_of(config.setting, "all")
+    q0, q1 = load_inputs(config.setting, inputs).values()
+    objective = PathLoss(
+        task,
+        steps=config.steps,
+        turns=config.turns,
+        exchanges=config.exchanges,
+        batch_size=config.batch_size,
+        judged=config.judged,
+        progress=work.progress,
+    )
+    found = align(
+        q1,
+        to=q0,
+        symmetry=group,
+        objective=objective,
+        starts="identity",
+        key=jax.random.key(config.seed),
+    )
+    save(work.folder / POSTERIOR, found.posterior, network=task.network, aligned_by=config.title)
+    return finite({"trace": [-float(score) for score in found.trace]})
 
 
 @lru_cache(maxsize=8)
