@@ -151,7 +151,7 @@ CPU = (
         MAP(epochs=6, batch_size=50, warmup_epochs=1),
         0.45,
         Learn(CPU_VIT, steps=200, exchanges=100, batch_size=100, judged=500),
-        LearnOver(CPU_VIT, steps=300, turns=700),
+        LearnOver(CPU_VIT, steps=200, turns=200, exchanges=20),
         examples=2000,
         published_on=VIT,
         published=ON_CIFAR10,
@@ -162,7 +162,7 @@ CPU = (
         MAP(epochs=3, batch_size=16, learning_rate=2e-3, warmup_epochs=1),
         0.35,
         Learn(CPU_GPT, steps=100, exchanges=60, batch_size=16, judged=50),
-        LearnOver(CPU_GPT, steps=200, turns=400, exchanges=60, batch_size=16, judged=50),
+        LearnOver(CPU_GPT, steps=150, turns=150, exchanges=20, batch_size=16, judged=50),
         examples=100,
         published_on=GPT,
         published=ON_SHAKESPEARE,
@@ -283,20 +283,6 @@ def _claims(part: Part, curves: Mapping[str, Curve]) -> list[Claim]:
                 f"{curves[given].barrier_text} by {given}",
                 criterion="the barrier is smaller than that of the best of the matchings",
                 **learned.measured,
-            )
-        )
-    if part.learn is not None and part.over is not None:
-        both, turned = curves[BOTH], curves[LEARNED_WHOLE]
-        claims.append(
-            claim(
-                "Rotations and invertible maps learned on the path leave less than permutations "
-                f"alone, from the same start {on}",
-                turned.barrier < both.barrier,
-                published=published(LEARNED, LEARNED_WHOLE),
-                ours=f"{turned.barrier_text} nats over all of the symmetry, "
-                f"{both.barrier_text} over permutations",
-                criterion="the barrier is smaller",
-                **turned.measured,
             )
         )
     return claims
