@@ -72,6 +72,35 @@ def test_a_moved_file_drops_into_the_place_of_the_old(dtype: type, tmp_path: Pat
     assert entries.kept == ["1.num_batches_tracked", "positions"]
 
 
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module."])
+def test_the_prefix_of_a_wrapper_is_kept_in_files(prefix: str, files: Path) -> None:
+    """DataParallel and torch.compile put one before every name; Lightning adds other entries."""
+    wrapped = {prefix + name: array for name, array in state_dict().items()}
+    save_file({**wrapped, "loss.weight": np.ones(3)}, "wrapped.safetensors")
+    entries = Entries(read_checkpoint("wrapped.safetensors"), symmetry())
+    order = np.array([3, 0, 4, 1, 2])
+    entries.checkpoint.write(
+        "moved.safetensors", lambda name: entries.moved(name, ob.Permutation({"hidden": order}))
+    )
+    moved = {prefix + name: a for name, a in permuted(state_dict(), order).items()}
+    assert same(load_file("moved.safetensors"), {**moved, "loss.weight": np.ones(3)})
+    # Beside a file without a prefix.
+    save_file(moved, "moved.safetensors")
+    save_file(state_dict(), "plain.safetensors")
+    main(["align", "moved.safetensors", "--to", "plain.safetensors", "--symmetry", "net.json",
+          "--out", "back.safetensors"])  # fmt: skip
+    assert same(load_file("back.safetensors"), wrapped)
+    merged = ob.merge([moved, "plain.safetensors"], symmetry=symmetry())
+    assert merged.state_dict.keys() == wrapped.keys()
+
+
+def test_of_two_modules_in_a_file_none_is_guessed(tmp_path: Path) -> None:
+    both = {f"{who}.{n}": a for who in ("student", "teacher") for n, a in state_dict().items()}
+    save_file(both, tmp_path / "both.safetensors")
+    with pytest.raises(ValueError, match=r"both.safetensors is not of the network .* is missing"):
+        Entries(read_checkpoint(tmp_path / "both.safetensors"), symmetry())
+
+
 def test_a_copy_under_a_second_name_moves_too(tmp_path: Path) -> None:
     """As files of tied weights have it that were saved under both names."""
     tensors = state_dict() | {"head.weight": state_dict()["2.weight"].copy()}

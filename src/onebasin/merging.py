@@ -118,7 +118,8 @@ class Merge:
     @property
     def state_dict(self) -> dict[str, np.ndarray]:
         """All entries, in memory."""
-        return {name: self.tensor(name) for name in self.entries[0].checkpoint.tensors}
+        names = self.entries[0].checkpoint.names_in_file
+        return {name: self.tensor(own) for name, own in names.items()}
 
     def write(self, path: Pathlike, *, overwrite: bool = False) -> Path:
         """Write a file like that of the first member: its names, data types and metadata."""

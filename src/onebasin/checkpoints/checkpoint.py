@@ -9,8 +9,8 @@ Nothing is downloaded. Tensors of safetensors files are memory maps, read when t
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +44,37 @@ class Checkpoint:
     tensors: Mapping[str, np.ndarray]
     files: Mapping[Path, Layout] = field(repr=False)
     """The layout of every safetensors file that holds tensors."""
+    names: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For every name in the files that of its tensor, where they differ (`unwrapped`)."""
 
     def __repr__(self) -> str:
         count = sum(array.size for array in self.tensors.values())
         return f"Checkpoint({len(self.tensors)} tensors, {count:,} numbers)"
+
+    def unwrapped(self, wanted: Collection[str]) -> "Checkpoint":
+        """The same without the prefix that the wrapper of a module gives to names.
+
+        DataParallel, torch.compile and Lightning save `module.fc.weight` for `fc.weight`, and so
+        on. A prefix is taken off if it is the only one with which every name that is wanted is
+        found, and none without; what is written has the names of the file again.
+        """
+        if not wanted or any(name in self.tensors for name in wanted):
+            return self
+        first = next(iter(wanted))
+        found = [name.removesuffix(first) for name in self.tensors if name.endswith(f".{first}")]
+        fits = [p for p in found if all(p + name in self.tensors for name in wanted)]
+        if len(fits) != 1:
+            return self
+        names = {name: name.removeprefix(fits[0]) for name in self.tensors}
+        if len(set(names.values())) < len(names):
+            return self
+        tensors = {names[name]: array for name, array in self.tensors.items()}
+        return replace(self, tensors=tensors, names=names)
+
+    @property
+    def names_in_file(self) -> Mapping[str, str]:
+        """For every name in the files that of its tensor."""
+        return self.names or {name: name for name in self.tensors}
 
     def write(
         self, path: Pathlike, change: Callable[[str], np.ndarray], *, overwrite: bool = False
@@ -61,20 +88,28 @@ class Checkpoint:
           overwrite: replace what is there.
         """
         path = Path(path)
+        change = self._by_file(change)
         if self.path.is_dir():
             return self._write_folder(path, change, overwrite)
         check_new_file(path, overwrite=overwrite)
         if path.suffix in PICKLED:
             torch = import_torch()
-            names = {name: array.dtype.name for name, array in self.tensors.items()}
-            dtypes = {name: getattr(torch, kind) for name, kind in names.items()}
-            write_pickled(path, {name: change(name) for name in self.tensors}, dtypes)
+            names = self.names_in_file
+            kinds = {name: self.tensors[own].dtype.name for name, own in names.items()}
+            dtypes = {name: getattr(torch, kind) for name, kind in kinds.items()}
+            write_pickled(path, {name: change(name) for name in kinds}, dtypes)
             return path
         if path.suffix != ".safetensors":
             raise ValueError(f"{path} must end in .safetensors, {' or '.join(PICKLED)}")
-        layout = next(iter(self.files.values()), None) or layout_of(self.tensors, {"format": "pt"})
+        held = {name: self.tensors[own] for name, own in self.names_in_file.items()}
+        layout = next(iter(self.files.values()), None) or layout_of(held, {"format": "pt"})
         write_like(path, layout, ((name, change(name)) for name in layout.in_order()))
         return path
+
+    def _by_file(self, change: Callable[[str], np.ndarray]) -> Callable[[str], np.ndarray]:
+        """As `change`, asked by names in the files."""
+        names = self.names_in_file
+        return lambda name: change(names[name])
 
     def _write_folder(
         self, path: Path, change: Callable[[str], np.ndarray], overwrite: bool

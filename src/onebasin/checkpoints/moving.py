@@ -26,6 +26,8 @@ class Entries:
 
     def __post_init__(self) -> None:
         layouts = (self.symmetry.layouts, self.symmetry.state_layouts)
+        every = [name for known in layouts for name in known]
+        object.__setattr__(self, "checkpoint", self.checkpoint.unwrapped(every))
         for known in layouts:
             wanted = {name: tuple(a.size for a in axes) for name, axes in known.items()}
             own = {n: a.shape for n, a in self.checkpoint.tensors.items() if n in known}
