@@ -122,11 +122,15 @@ def objective(task, **changes):
     return ob.PathLoss(network, task[2], progress="silent", **{**options, **changes})
 
 
-def learn(task: Any, mover: Any, target: Any, *, key: int = 0, starts: Any = "auto", **changes):
-    own = objective(task, **changes)
-    symmetry = task[1]
-    key = jax.random.key(key)
-    return ob.align(mover, to=target, symmetry=symmetry, objective=own, starts=starts, key=key)
+def learn(task: Any, mover: Any, target: Any, *, starts: Any = "auto", **changes):
+    return ob.align(
+        mover,
+        to=target,
+        symmetry=task[1],
+        objective=objective(task, **changes),
+        starts=starts,
+        key=jax.random.key(0),
+    )
 
 
 def half_way(q0, q1, data):
