@@ -1,5 +1,7 @@
 """Derivatives along a direction, against forward mode and finite differences."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,38 @@ from flax import linen as nn
 
 import onebasin as ob
 from onebasin.derivatives import along
+from onebasin.networks import convolution
 from onebasin.networks.convolution import Conv, conv2d, with_product_gradients
+
+
+@pytest.mark.parametrize("rectified", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_convolution_with_a_relu_and_a_factor(x64: None, scaled: bool, rectified: bool) -> None:
+    """Its derivatives are those of the three steps apart, with few images at a time too."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    x, kernel = (
+        jax.random.normal(k, s) for k, s in zip(keys[:2], [(5, 6, 5, 3), (3, 3, 3, 4)], strict=True)
+    )
+    factor = jax.random.normal(keys[2], (4,)) if scaled else None
+
+    def ours(x, kernel, factor):
+        return jnp.asarray(with_product_gradients(x, kernel, factor, 2, 1, rectified))
+
+    def apart(x, kernel, factor):
+        x = nn.relu(x) if rectified else x
+        axes = ("NHWC", "HWIO", "NHWC")
+        y = jax.lax.conv_general_dilated(x, kernel, (2, 2), [(1, 1)] * 2, dimension_numbers=axes)
+        return y if factor is None else y * factor
+
+    value, back = jax.vjp(apart, x, kernel, factor)
+    out = jax.random.normal(keys[3], value.shape)
+    for cached in (convolution.CACHED, 1):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(convolution, "CACHED", cached)
+            found, our_back = jax.vjp(ours, x, kernel, factor)
+            gradients = our_back(out)
+        np.testing.assert_allclose(found, value, rtol=0, atol=1e-12)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=0, atol=1e-11), gradients, back(out))
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -30,7 +63,7 @@ def test_convolutions_have_both_modes(x64: None, stride: int) -> None:
     out = jax.random.normal(keys[0], value.shape)
     back = jax.vjp(plain, at)[1](out)[0]
     ours = (
-        lambda pair: jnp.asarray(with_product_gradients(*pair, stride, 1)),
+        lambda pair: jnp.asarray(with_product_gradients(*pair, None, stride, 1)),
         lambda pair: conv2d(*pair, stride=stride, padding=1),
     )
     for function in ours:

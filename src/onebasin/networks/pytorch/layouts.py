@@ -3,11 +3,13 @@
 PyTorch has images as [n, channels, …]. The convolutions of XLA on a CPU compute with
 [n, …, channels], so in PyTorch's order every convolution, and each of its two gradients, transposes
 its arrays. Here the result of a convolution keeps its channels last through batch normalisation and
-through operators that act on each position alone; for all others it is transposed.
+through operators that act on each position alone; for all others it is transposed. A convolution
+also takes a ReLU before it and the factor of a normalisation after it into its own derivative.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -36,12 +38,44 @@ class ChannelsLast:
         return ChannelsLast(self.array.astype(dtype))
 
 
+@dataclass(frozen=True)
+class Rectified(ChannelsLast):
+    """An image after a ReLU, with what it was before: a convolution takes the ReLU in itself."""
+
+    before: jax.Array
+
+    def astype(self, dtype: Any) -> ChannelsLast:
+        return self if self.array.dtype == dtype else super().astype(dtype)
+
+
+class Convolved(ChannelsLast):
+    """The result of a convolution, which can multiply its channels itself.
+
+    Nothing is computed before the result is read, or `scaled`.
+    """
+
+    def __init__(self, convolve: Callable[[jax.Array | None], jax.Array], dtype: Any) -> None:
+        self.__dict__.update(scaled=convolve, dtype=dtype)
+
+    scaled: Callable[[jax.Array | None], jax.Array]
+    dtype: Any
+
+    @cached_property
+    def array(self) -> jax.Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.scaled(None)
+
+    def astype(self, dtype: Any) -> ChannelsLast:
+        return self if self.dtype == dtype else super().astype(dtype)
+
+
 def apply(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of an operator on arrays of both layouts."""
     if function in TO_CHANNELS_LAST:
         return function(ChannelsLast.of(args[0]), *map(plain, args[1:]), **kwargs)
     if function in ANY_LAYOUT:
         return function(args[0], *map(plain, args[1:]), **kwargs)
+    if function is jax.nn.relu and isinstance(args[0], ChannelsLast):
+        return Rectified(jax.nn.relu(args[0].array), args[0].array)
     given = [*args, *kwargs.values()]
     ranks = [value.array.ndim for value in given if isinstance(value, ChannelsLast)]
     if ranks and function in POINTWISE and all(_fits(value, ranks[0]) for value in given):
@@ -55,6 +89,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, ChannelsLast):
         return value.plain
     return [plain(v) for v in value] if isinstance(value, list) else value
+
+
+def computed(image: jax.Array | ChannelsLast) -> jax.Array | ChannelsLast:
+    """An image that is also read before it is scaled, so that it is convolved once."""
+    return ChannelsLast(image.array) if isinstance(image, Convolved) else image
 
 
 def channels_of(image: jax.Array | ChannelsLast) -> tuple[jax.Array, int]:

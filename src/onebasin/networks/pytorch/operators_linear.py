@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from onebasin.networks.convolution import with_product_gradients
-from onebasin.networks.pytorch.layouts import ChannelsLast
+from onebasin.networks.pytorch.layouts import ChannelsLast, Convolved, Rectified
 from onebasin.networks.pytorch.operators_reductions import safe_softmax, vector_norm
 from onebasin.networks.pytorch.registry import TO_CHANNELS_LAST, operator
 
@@ -97,8 +97,16 @@ def convolution(
     square = n == 2 and stride[0] == stride[1] and padding[0] == padding[1]
     if square and groups == 1 and dilation == [1, 1] and not transposed and _on_cpu():
         kernel = jnp.transpose(weight, (2, 3, 1, 0))
-        out = jnp.asarray(with_product_gradients(x, kernel, stride[0], padding[0]))
-        return ChannelsLast(out if bias is None else out + bias)
+        rectified = isinstance(image, Rectified)
+        before = image.before if rectified else x
+
+        def convolve(factor: jax.Array | None) -> jax.Array:
+            out = with_product_gradients(before, kernel, factor, stride[0], padding[0], rectified)
+            return jnp.asarray(out)
+
+        if bias is None:
+            return Convolved(convolve, jnp.result_type(x, kernel))
+        return ChannelsLast(convolve(None) + bias)
     if transposed:
         # The gradient of a convolution: the input spread out by the stride, the kernel reversed,
         # with [in, out] in place of [out, in] inside every group.

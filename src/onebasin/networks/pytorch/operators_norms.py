@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from onebasin.networks.pytorch.layouts import ChannelsLast
+from onebasin.networks.pytorch.layouts import ChannelsLast, Convolved
 from onebasin.networks.pytorch.operators_linear import on_channels
 from onebasin.networks.pytorch.registry import ANY_LAYOUT, operator
 
@@ -45,6 +45,8 @@ def batch_norm(
     factor = factor if weight is None else factor * weight
     summand = -running_mean * factor
     summand = summand if bias is None else summand + bias
+    if isinstance(x, Convolved) and x.dtype == factor.dtype:
+        return ChannelsLast(x.scaled(factor) + summand), None, None
     if isinstance(x, ChannelsLast):
         return ChannelsLast(x.array * factor + summand), None, None
     return x * on_channels(factor, x) + on_channels(summand, x), None, None

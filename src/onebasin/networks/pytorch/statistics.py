@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import jax
 
 from onebasin.networks.pytorch.interpreting import Program, Ref, Step
-from onebasin.networks.pytorch.layouts import channels_of
+from onebasin.networks.pytorch.layouts import channels_of, computed
 from onebasin.networks.pytorch.operators_norms import batch_norm
 from onebasin.networks.running import RunningStatistics, batch_moments
 from onebasin.trees import PyTree
@@ -47,6 +47,7 @@ def running_statistics(
 
         def train(layer: Layer) -> Callable[..., Any]:
             def run(x: Any, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any) -> Any:
+                x = computed(x)
                 array, axis = channels_of(x)
                 now = batch_moments(array, axis)
                 count = array.size // array.shape[axis]
@@ -69,6 +70,7 @@ def running_statistics(
 
         def measure(layer: Layer) -> Callable[..., Any]:
             def run(x: Any, *rest: Any) -> Any:
+                x = computed(x)
                 seen[layer.mean], seen[layer.var] = batch_moments(*channels_of(x))
                 return batch_norm(x, *rest)
 
