@@ -12,7 +12,7 @@ import numpy as np
 
 from onebasin.data.dataset import DataFileError
 
-BLOCK = 1 << 20  # bytes that are read at once
+BLOCK = 1 << 18  # bytes that are read at once
 
 
 class Stream(Protocol):
