@@ -19,8 +19,8 @@ over kernels this stays a batched product, where a convolution would become a gr
 
 The backward pass takes a few images at a time, so that x₃, dy and dx₃ stay in the caches, and puts
 dx where dy was. Without that, XLA makes x₃ in the forward pass and keeps it until it is needed: the
-gradient of a ResNet20 then takes nearly twice the memory, and the system hands out all of it anew at
-every call, page by page, which is a third of the time.
+gradient of a ResNet20 then takes nearly twice the memory, and the system hands out all of it anew
+at every call, page by page, which is a third of the time.
 
 Only the gradients of XLA's convolution are slow in loops. Where kernels are not mapped over, the
 convolution itself is faster by XLA than by products, in loops too: `with_product_gradients` is that
