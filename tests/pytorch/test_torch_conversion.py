@@ -94,6 +94,34 @@ def test_dropout_that_ignores_the_mode_is_refused() -> None:
         from_torch(module, numbers(4, 3))
 
 
+def test_what_a_convolution_takes_in_may_be_read_elsewhere() -> None:
+    """The ReLU before it and the result before its normalisation: gradients are PyTorch's."""
+
+    def forward(self, x):
+        h = torch.relu(self.first(x))
+        y = self.second(h)
+        return self.out((self.norm(y) * h + y).flatten(1))
+
+    torch.manual_seed(0)
+    module = OfX(
+        forward,
+        first=nn.Conv2d(2, 3, 3, padding=1),
+        second=nn.Conv2d(3, 3, 3, padding=1, bias=False),
+        norm=nn.BatchNorm2d(3),
+        out=nn.Linear(3 * 25, 2),
+    )
+    x = torch.randn(4, 2, 5, 5)
+    module.norm.train()(torch.randn(64, 3, 5, 5) * 2 + 1)
+    module.eval()
+    network = from_torch(module, x)
+    slope = jax.grad(lambda p: jnp.sum(jnp.square(network.apply(p, x.numpy(), network.state))))
+    module(x).square().sum().backward()
+    found = slope(network.params)
+    for name, own in module.named_parameters():
+        # Single precision, of sums of some hundred numbers of order one.
+        np.testing.assert_allclose(found[name], own.grad, rtol=1e-4, atol=1e-4)
+
+
 def test_running_statistics_are_state_and_constants_are_not() -> None:
     """Frequencies, positions and masks do not move with units, whatever their shape."""
     module = OfX(
