@@ -162,7 +162,7 @@ CPU = (
         MAP(epochs=3, batch_size=16, learning_rate=2e-3, warmup_epochs=1),
         0.35,
         Learn(CPU_GPT, steps=100, exchanges=60, batch_size=16, judged=50),
-        LearnOver(CPU_GPT, steps=150, turns=150, exchanges=20, batch_size=16, judged=50),
+        LearnOver(CPU_GPT, steps=150, turns=450, exchanges=20, batch_size=16, judged=50),
         examples=100,
         published_on=GPT,
         published=ON_SHAKESPEARE,
