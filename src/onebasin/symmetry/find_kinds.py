@@ -2,7 +2,10 @@
 
 The places of a group come from the trace. At random parameters and in double precision random
 elements of each kind are tried, from the richest to the poorest: one is accepted if it leaves the
-outputs unchanged, and if leaving out one of its places changes them.
+outputs unchanged, and if leaving out one of its places changes them. Behind a choice, such as the
+code nearest to a vector, outputs are constant but for jumps, which a few trials may miss. So every
+place must also enter the derivative of the outputs, at half of the settings at least (at some, all
+units may be dead).
 
 - *Scales* are a null space (`symmetry/scalings.py`), which also gives the exponent of every place.
 - *Invertible matrices* act with the exponents of a scaling.
@@ -14,6 +17,7 @@ outputs unchanged, and if leaving out one of its places changes them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -168,7 +172,19 @@ class _Finder:
         pattern = mixing.matrices or mixing.signs or (mixing.scales or (None,))[-1]
         if pattern is None or not pattern.entries:
             return False
-        return self.change(mixing) <= self.tolerance and self._control(mixing)
+        if not self._differentiable or self.change(mixing) > self.tolerance:
+            return False
+        return self._control(mixing)
+
+    @cached_property
+    def _differentiable(self) -> bool:
+        """Whether the outputs depend on every place by their derivative, at half the settings."""
+        slopes = [trial.slopes for trial in self.trials]
+        known = [slope for slope in slopes if slope is not None]
+        return all(
+            2 * sum(bool(np.any(place.rows(slope[place.leaf]))) for slope in known) >= len(known)
+            for place in self.places
+        )
 
     def change(self, mixing: Mixing) -> float:
         """How far random elements, and folding where they need it, change the outputs."""

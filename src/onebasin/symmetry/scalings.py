@@ -16,7 +16,7 @@ import numpy as np
 
 from onebasin.symmetry.groups import Group, Place
 from onebasin.symmetry.kinds import Key, Pattern, key_of
-from onebasin.symmetry.trial import Trial
+from onebasin.symmetry.trial import WITHOUT_DERIVATIVE, Trial
 
 NULL = 1e-9  # of the largest singular value: rounding in double precision, with a margin
 INERT = 1e-12  # the outputs do not depend on a place whose derivative is smaller than this
@@ -47,8 +47,8 @@ def find_scalings(trials: Sequence[Trial], groups: Sequence[Group]) -> Mapping[s
                     ]
                     stacked = np.stack(sums, axis=1) if sums else np.zeros((1, 0))
                     rows[name].append(np.real(stacked))
-    except (TypeError, ValueError, NotImplementedError):
-        return {}  # a function without reverse-mode derivatives
+    except WITHOUT_DERIVATIVE:
+        return {}
     return {name: _null_space(np.concatenate(rows[name]), own) for name, own in places.items()}
 
 

@@ -1,7 +1,7 @@
 """A network at random parameters, where an element of a symmetry must not change the outputs."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -14,6 +14,8 @@ from onebasin.symmetry.linear_action import LeafAction, multiplied_tree
 from onebasin.symmetry.randomised import CannotRun, Outputs, Randomised
 from onebasin.trees import PyTree, leaves_by_path
 
+WITHOUT_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
+"""What JAX raises for a function that has no reverse-mode derivative."""
 SETTINGS = 4  # of the parameters: at one alone, units may all be dead, or all linear
 
 
@@ -70,6 +72,14 @@ class Trial:
     def outputs(self, params: PyTree) -> Outputs:
         with jax.enable_x64(self.double):
             return self.network.run(params, self.state)
+
+    @cached_property
+    def slopes(self) -> dict[str, np.ndarray] | None:
+        """One of the gradients, or None for a network that has no derivative."""
+        try:
+            return next(self.gradients()) if self.double else None
+        except WITHOUT_DERIVATIVE:
+            return None
 
     def gradients(self) -> Iterator[dict[str, np.ndarray]]:
         """The gradients of random combinations of the outputs, by leaf, one after another."""
