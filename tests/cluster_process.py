@@ -1,5 +1,6 @@
 """Slow counts on a cluster, in a process that tests stop: `cluster_process.py FOLDER CLUSTER`."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -19,4 +20,6 @@ def main(folder: str, cluster: str) -> None:
 
 
 if __name__ == "__main__":
+    # A shell lets the commands that it runs in the background ignore Ctrl-C, and they pass that on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(*sys.argv[1:])
