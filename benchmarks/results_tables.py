@@ -449,6 +449,7 @@ def checksums(records: Records) -> str:
 TABLES: dict[str, Callable[[Records], str]] = {
     "cluster-sweep": scaling_tables.cluster_sweep,
     "cluster-chain": scaling_tables.cluster_chain,
+    "draws": scaling_tables.draws,
     "threads": scaling_tables.threads,
     "readme": readme,
     "barriers-mnist": barriers_mnist,

@@ -45,7 +45,7 @@ def workers(records: Records) -> str:
 
 
 def draws(records: Records) -> str:
-    """Compaction of many draws of a wide network: memory and time."""
+    """Compaction of many draws of a wide network: memory and processor time."""
     rows = []
     for count in (1000, 10000):
         found = records["compact_speed"][f"{count} draws, rank 50, likelihood"]
@@ -53,11 +53,10 @@ def draws(records: Records) -> str:
             [
                 f"{found['draws']:,}",
                 f"{found['peak_gib']:.2f} GiB",
-                f"{found['seconds']:,.0f} s",
                 f"{found['cpu_seconds_per_draw']:.3f} s",
             ]
         )
-    heads = ["draws", "largest memory", "time", "time of the processors, for each draw"]
+    heads = ["draws", "largest memory", "time of the processors, for each draw"]
     return markdown(heads, rows)
 
 

@@ -230,6 +230,14 @@ def planted(tmp_path):
                 "vit": {"forward_ratio": 0.4, "gradient_ratio": 1.33, "loop_ratio": 1.05},
             },
         },
+        "compact_speed": {
+            f"{count} draws, rank 50, likelihood": {
+                "draws": count,
+                "peak_gib": 1.234,
+                "cpu_seconds_per_draw": 0.1732,
+            }
+            for count in (1000, 10000)
+        },
         "threads": {
             f"{busy} busy loops": {
                 "64": {
@@ -387,6 +395,10 @@ EXPECTED = {
     "pytorch-speed": [
         ["ResNet20", "1", "0.73", "1.68", "1.45"],
         ["small ViT", "1", "0.40", "1.33", "1.05"],
+    ],
+    "draws": [
+        ["1,000", "1.23 GiB", "0.173 s"],
+        ["10,000", "1.23 GiB", "0.173 s"],
     ],
     "threads": [["MLP 3×64", "12.3 ms", "1.00×", "0.50×", "12.3 ms", "1.00×", "2.50×"]],
     "cluster-sweep": [["10 s", "360,000", "746 MB/s", "25%", "100%"]],
