@@ -258,21 +258,30 @@ def grouped(channels: int = 4, groups: int = 2) -> Case:
     return Case(apply, drawn(shapes), images_of(2))
 
 
-def images_of(channels: int) -> Callable[[int], np.ndarray]:
-    return lambda count: np.random.default_rng(1).normal(size=(count, 4, 4, channels))
+def images_of(channels: int, side: int = 4) -> Callable[[int], np.ndarray]:
+    return lambda count: np.random.default_rng(1).normal(size=(count, side, side, channels))
 
 
 def resnet() -> Case:
-    """ResNet20 of width 1 with filter response normalisation."""
-    module = ResNet20(width=1, num_classes=3)
-    x = np.zeros((1, 4, 4, 2), np.float32)
+    """ResNet20 of width 2 with filter response normalisation.
+
+    Its images have 8×8 pixels, so that the last stage has 2×2: normalised over a single pixel, a
+    unit would keep no more than its sign. Its 3×3 kernels sum to zero over the pixels, and the
+    seed is one for which every unit is above its threshold for some inputs and below for others:
+    units that never are have a larger null space of their own.
+    """
+    module = ResNet20(width=2, num_classes=3)
+    x = np.zeros((1, 8, 8, 2), np.float32)
     params = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
     shapes = jax.tree.map(lambda leaf: leaf.shape, params)
 
     def apply(params: Any, x: Any) -> Any:
         return module.apply({"params": params}, x)
 
-    return Case(apply, drawn(shapes), images_of(2))
+    def centred(leaf: np.ndarray) -> np.ndarray:
+        return leaf - leaf.mean((0, 1), keepdims=True) if leaf.shape[:2] == (3, 3) else leaf
+
+    return Case(apply, jax.tree.map(centred, drawn(shapes, seed=48)), images_of(2, side=8))
 
 
 CASES: dict[str, Callable[[], Case]] = {

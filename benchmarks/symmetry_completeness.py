@@ -27,28 +27,28 @@ from onebasin.symmetry import Symmetry, find_symmetry
 from onebasin.symmetry.generators import generators
 from onebasin.trees import leaves_by_path, with_leaves
 
-NULL = 1e-10  # of the largest singular value; rounding in double precision is below 1e-14
-CHUNK = 64  # rows of the Jacobian at a time
+NULL = 1e-13  # of the largest singular value; rounding in double precision is below 1e-14
+CHUNK = 64  # inputs that are differentiated at a time
 
 
 def jacobian(case: Case, params: Any, outputs: float) -> np.ndarray:
-    """The derivatives of all outputs on so many inputs that there are `outputs` × as many rows."""
+    """The derivatives of outputs on so many inputs that there are `outputs` × as many as params.
+
+    The outputs of an input depend on no other input, so that each is differentiated by itself.
+    """
     flat, unravel = ravel_pytree(params)
     per_input = np.asarray(case.apply(params, case.inputs(1))).size
-    x = case.inputs(int(outputs * flat.size / per_input) + 20)
+    count = -(-(int(outputs * flat.size / per_input) + 20) // CHUNK) * CHUNK
+    x = case.inputs(count)
 
-    def output(flat: Any) -> Any:
-        return case.apply(unravel(flat), x).reshape(-1)
+    def output(flat: Any, one: Any) -> Any:
+        return case.apply(unravel(flat), one[None]).reshape(-1)
 
-    _, pullback = jax.vjp(output, flat)
-    rows = jax.jit(jax.vmap(lambda one: pullback(one)[0]))
-    count = jax.eval_shape(output, flat).size
-    parts = []
+    rows = jax.jit(jax.vmap(jax.jacrev(output), in_axes=(None, 0)))
+    found = np.empty((count, per_input, flat.size))
     for start in range(0, count, CHUNK):
-        ones = np.zeros((min(CHUNK, count - start), count))
-        ones[np.arange(len(ones)), start + np.arange(len(ones))] = 1.0
-        parts.append(np.asarray(rows(ones)))
-    return np.concatenate(parts)
+        found[start : start + CHUNK] = rows(flat, x[start : start + CHUNK])
+    return found.reshape(-1, flat.size)
 
 
 def flattened(params: Any, tangent: dict[str, np.ndarray]) -> np.ndarray:
@@ -74,14 +74,22 @@ def coordinates(params: Any, name: str) -> Iterator[dict[str, np.ndarray]]:
 
 
 def vectors_added(params: Any, symmetry: Symmetry) -> Iterator[dict[str, np.ndarray]]:
-    """One coordinate of every bias, shift and vector; a number added to a unit in every row."""
+    """One coordinate of every bias, shift and vector; a number added to a unit in every row.
+
+    The rows of what is added to other arrays (positions), or set beside them (a class token), are
+    vectors by themselves: the first position and the class token are summands of one token.
+    """
     for name, leaf in leaves_by_path(params).items():
         if np.ndim(leaf) == 1:
             yield from coordinates(params, name)
     for group in symmetry.groups:
         for place in group.places:
             leaf = np.asarray(leaves_by_path(params)[place.leaf])
-            if place.role in ("incoming", "add") and leaf.ndim > 1:
+            if leaf.ndim == 1:
+                continue
+            if place.role in ("add", "other"):
+                yield from coordinates(params, place.leaf)
+            elif place.role == "incoming":
                 for positions in place.positions:
                     one = np.zeros(leaf.shape)
                     np.moveaxis(one, place.axis, 0)[positions] = 1.0
@@ -171,10 +179,12 @@ def measured(name: str, outputs: float, draws: int) -> dict[str, Any]:
         drawn = redrawn(case.params, seed) if seed else case.params
         own = jax.tree.map(np.asarray, symmetry.canonical(drawn))
         matrix = jacobian(case, own, outputs)
+        rows = len(matrix)
+        matrix = np.linalg.qr(matrix, mode="r")  # as long as the Jacobian in every direction
         spectrum = np.linalg.svd(matrix, compute_uv=False)
         count = int((spectrum <= NULL * spectrum[0]).sum())
-        tried.append((count, seed, own, matrix, spectrum))
-    nullity, _, params, slopes, values = min(tried, key=lambda one: one[:2])
+        tried.append((count, seed, own, rows, matrix, spectrum))
+    nullity, _, params, rows, slopes, values = min(tried, key=lambda one: one[:2])
     leaves = {leaf: np.asarray(value) for leaf, value in leaves_by_path(params).items()}
     tangents: list[np.ndarray] = []
     furthest = 0.0
@@ -193,7 +203,8 @@ def measured(name: str, outputs: float, draws: int) -> dict[str, Any]:
         flats = [flattened(params, tangent) for tangent in directions(params, symmetry)]
         flats = [flat for flat in flats if flat.any()]
         if family == "weights without effect":  # alone, not in combination
-            flats = [f for f in flats if np.linalg.norm(slopes @ f) <= NULL * values[0]]
+            sizes = np.linalg.norm(slopes @ np.stack(flats, axis=1), axis=0)
+            flats = [f for f, size in zip(flats, sizes, strict=True) if size <= NULL * values[0]]
         candidates += flats
         if not candidates:
             continue
@@ -204,7 +215,7 @@ def measured(name: str, outputs: float, draws: int) -> dict[str, Any]:
     kinds = [group.kind for group in symmetry.groups if group.kind != "permutation"]
     return {
         "parameters": int(slopes.shape[1]),
-        "outputs": int(slopes.shape[0]),
+        "outputs": rows,
         "kinds": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)},
         "nullity": nullity,
         "nullities": [count for count, *_ in tried],
