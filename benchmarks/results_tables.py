@@ -217,6 +217,25 @@ def transformers(records: Records) -> str:
     return markdown([*heads, "lowest accuracy on the path", "at the ends"], rows)
 
 
+def learned_transformers(records: Records) -> str:
+    """Barriers between two GPTs by how long the whole group is learned."""
+    found = [row for name, row in records["learned_transformers"].items() if name != "machine"]
+    rows = []
+    for row in sorted(found, key=lambda row: (row["steps"] + row["turns"], row["rate"])):
+        alike = row["hidden units"]
+        rows.append(
+            [
+                f"{row['steps']:,} + {row['turns']:,}",
+                f"{row['rate']:g}" if row["steps"] else "–",
+                f"{row['test']['barrier']:.3f}",
+                f"{row['train']['barrier']:.3f}",
+                f"{alike['aligned']:.2f} of {alike['best']:.2f}",
+            ]
+        )
+    heads = ["steps", "rate", "barrier, test data", "barrier, training data"]
+    return markdown([*heads, "correlation of hidden units"], rows)
+
+
 def transformer_cost(records: Records) -> str:
     """Tracing a network of the size of ViT-Base, and aligning a shuffled copy."""
     record = records["transformer_costs"]
@@ -465,6 +484,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "robustness": robustness,
     "checksums": checksums,
     "transformers": transformers,
+    "learned-transformers": learned_transformers,
     "transformer-cost": transformer_cost,
     "mean-field-methods": mean_field_methods,
     "mclmc-bias": mclmc_bias,

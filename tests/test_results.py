@@ -66,6 +66,17 @@ def planted(tmp_path):
             },
             "machine": {},
         },
+        "learned_transformers": {
+            "900+50@0.1": {
+                "steps": 900,
+                "turns": 50,
+                "rate": 0.1,
+                "test": {"barrier": 0.4567},
+                "train": {"barrier": 0.3},
+                "hidden units": {"aligned": 0.123, "best": 0.456},
+            },
+            "machine": {},
+        },
         "kinds_planted": {
             "net": {
                 "exact": {"recovered": 99, "of": 100, "units right": 1.0},
@@ -417,6 +428,7 @@ EXPECTED = {
         ["net", "20", "2 scaled", "9", "5", "vectors: 3; without a name: 1"],
     ],
     "kinds-planted": [["net", "99 of 100", "7 of 100", "98.77 %"]],
+    "learned-transformers": [["900 + 50", "0.1", "0.457", "0.300", "0.12 of 0.46"]],
     "robustness": [
         ["damaged files", "20,000", "0", "12"],
         ["kills of commands, run again", "20", "1", "–"],

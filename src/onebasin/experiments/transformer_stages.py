@@ -87,6 +87,16 @@ class LearnOver:
         return f"{counts}, all, {self.setting.title}"
 
 
+@dataclass(frozen=True)
+class LearnOverFaster(LearnOver):
+    """The same with larger steps of scales and matrices.
+
+    It is a type of its own so that the stages which were recorded without it keep their keys.
+    """
+
+    turning_rate: float = 0.1
+
+
 def learn_over_seconds(config: LearnOver) -> float:
     steps = config.steps + config.turns
     return 2 * learning_seconds(
@@ -98,10 +108,12 @@ def learn_over_seconds(config: LearnOver) -> float:
 def learn_over(config: LearnOver, inputs: dict[str, Path], work: Work) -> dict[str, Any]:
     task, group = problem(config.setting), group_of(config.setting, "all")
     q0, q1 = load_inputs(config.setting, inputs).values()
+    faster = isinstance(config, LearnOverFaster)
     objective = PathLoss(
         task,
         steps=config.steps,
         turns=config.turns,
+        turning_rate=config.turning_rate if faster else PathLoss.turning_rate,
         exchanges=config.exchanges,
         batch_size=config.batch_size,
         judged=config.judged,

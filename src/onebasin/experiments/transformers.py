@@ -18,6 +18,7 @@ from onebasin.experiments.transformer_stages import (
     TARGET,
     AlignOver,
     LearnOver,
+    LearnOverFaster,
     align_over,
     learn_over,
 )
@@ -162,7 +163,7 @@ CPU = (
         MAP(epochs=3, batch_size=16, learning_rate=2e-3, warmup_epochs=1),
         0.35,
         Learn(CPU_GPT, steps=100, exchanges=60, batch_size=16, judged=50),
-        LearnOver(CPU_GPT, steps=150, turns=450, exchanges=20, batch_size=16, judged=50),
+        LearnOverFaster(CPU_GPT, steps=1600, turns=300, exchanges=20, batch_size=16, judged=50),
         examples=100,
         published_on=GPT,
         published=ON_SHAKESPEARE,
