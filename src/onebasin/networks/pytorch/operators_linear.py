@@ -9,7 +9,7 @@ from jax import lax
 
 from onebasin.networks.convolution import with_product_gradients
 from onebasin.networks.pytorch.layouts import ChannelsLast, Convolved, Rectified
-from onebasin.networks.pytorch.operators_reductions import safe_softmax, vector_norm
+from onebasin.networks.pytorch.operators_reductions import safe_powers, vector_norm
 from onebasin.networks.pytorch.registry import TO_CHANNELS_LAST, operator
 
 
@@ -174,13 +174,16 @@ def attention(
     if enable_gqa and q.shape[-3] != k.shape[-3]:
         return _grouped(q, k, v, mask, is_causal, scale)
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    scores = jnp.matmul(q, jnp.swapaxes(k, -1, -2)) * factor
+    scores = jnp.matmul(q * factor, jnp.swapaxes(k, -1, -2))
     if is_causal:
         mask = jnp.tril(jnp.ones(scores.shape[-2:], bool))
-    if mask is None:
-        return jnp.matmul(jax.nn.softmax(scores, -1), v)
-    scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == bool else scores + mask
-    return jnp.matmul(safe_softmax(scores, -1), v)
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == bool else scores + mask
+    # Divided only once summed over the keys: the shares themselves are the largest array by far,
+    # and neither they nor the slope of their sum is made.
+    powers = safe_powers(scores, -1)
+    sums = jnp.sum(powers, -1, keepdims=True)
+    return jnp.matmul(powers, v) / jnp.where(sums == 0, 1, sums)
 
 
 def _grouped(

@@ -105,10 +105,15 @@ def log_softmax(x: jax.Array, dim: int, half_to_float: bool = False) -> jax.Arra
 def safe_softmax(x: jax.Array, dim: int, dtype: Any = None) -> jax.Array:
     """The softmax, and zeros where every score is −∞."""
     x = x if dtype is None else x.astype(dtype)
-    peak = jax.lax.stop_gradient(jnp.max(x, dim, keepdims=True))
-    powers = jnp.exp(x - jnp.where(jnp.isfinite(peak), peak, 0))
+    powers = safe_powers(x, dim)
     sums = jnp.sum(powers, dim, keepdims=True)
     return powers / jnp.where(sums == 0, 1, sums)
+
+
+def safe_powers(x: jax.Array, dim: int) -> jax.Array:
+    """exp(x) up to a factor that keeps the largest finite; zeros where every x is −∞."""
+    peak = jax.lax.stop_gradient(jnp.max(x, dim, keepdims=True))
+    return jnp.exp(x - jnp.where(jnp.isfinite(peak), peak, 0))
 
 
 @operator("linalg_vector_norm")
