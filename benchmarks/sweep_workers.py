@@ -34,7 +34,7 @@ from onebasin.experiments.sweep import run_sweep, stages_of
 if TYPE_CHECKING:
     from distributed import Client
 
-FIT = {"data": "digits", "depth": 1, "epochs": 2000, "batch_size": 100}
+FIT = {"data": "digits", "depth": 1, "epochs": 1500, "batch_size": 100}
 BARRIER = {"points": 5, "num_samples": 16}
 WIDTHS = [32, 64]
 KILLS = 20
@@ -72,7 +72,7 @@ def in_turns(folder: Path, repeats: int, turns: int) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     for turn in range(turns):
         for way, (cluster, kept) in WAYS.items():
-            with connect(cluster) as client:
+            with connect(cluster, 1) as client:  # the stages are single fits
                 _keep(client, kept)
                 began = time.perf_counter()
                 run = Run(folder / way, "sweep", quiet=True)
@@ -96,7 +96,7 @@ def with_kills(folder: Path, repeats: int) -> dict[str, Any]:
     starts = folder / "starts.txt"
     every = grid(repeats)
     run = Run(folder / "run", "sweep", quiet=True)
-    with connect("local:4") as client:
+    with connect("local:4", 1) as client:
         client.wait_for_workers(4)
         client.register_plugin(Starts(str(starts)))
         stop, killed = threading.Event(), []
@@ -133,7 +133,7 @@ def measure(folder: Path, repeats: int, turns: int) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     os.environ[ENVIRONMENT] = str(folder / "compiled")
     os.environ.update(settings(os.environ))  # which the workers inherit
-    with connect("local:1") as client:
+    with connect("local:1", 1) as client:
         run_sweep(grid(1), Run(folder / "warm", "sweep", quiet=True), client)
     seconds = in_turns(folder, repeats, turns)
     killed = with_kills(folder / "killed", repeats)

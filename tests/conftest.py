@@ -45,6 +45,10 @@ LONGEST = ("test_experiments_xiao", "test_experiments_rossi", "test_readme", "te
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+    if not os.environ.get("ONEBASIN_DATA"):
+        for item in items:
+            if item.get_closest_marker("real_data"):
+                item.add_marker(pytest.mark.skip(reason="ONEBASIN_DATA is not set"))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,6 +136,36 @@ def test_workers_have_the_devices_of_this_process(client):
         return len(jax.devices())
 
     assert set(client.run(devices).values()) == {len(jax.devices())}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinity")
+def test_workers_keep_to_their_share_of_the_cores(client):
+    def cores() -> list[set[int]]:
+        return [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+
+    found: Any = client.run(cores)
+    by_worker = list(found.values())
+    assert all(one == threads[0] for threads in by_worker for one in threads)
+    first, second = (threads[0] for threads in by_worker)
+    ours = os.sched_getaffinity(0)
+    assert len(first) == len(second) == max(1, len(ours) // 2)
+    assert len(first | second) == min(2 * len(first), len(ours))
+
+
+def test_workers_have_the_devices_that_they_are_given(monkeypatch):
+    """And not those of this process, whose variables are as before afterwards."""
+
+    def devices() -> int:
+        import jax
+
+        return len(jax.devices())
+
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
+    monkeypatch.delenv("NPROC", raising=False)
+    with connect("local:1", devices=3) as client:
+        assert set(client.run(devices).values()) == {3}
+    assert os.environ["JAX_NUM_CPU_DEVICES"] == "2"
+    assert "NPROC" not in os.environ
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from onebasin.experiments.facts import add_facts, read_facts
 from onebasin.experiments.runner import Run, clock, write_json
 from onebasin.experiments.setting import SHAPES, TRAIN_EXAMPLES, Setting, gradient_flops
 from onebasin.experiments.speed import speed
-from onebasin.experiments.stage import USUAL_DEVICES, Stage, encode, step
+from onebasin.experiments.stage import USUAL_DEVICES, Stage, encode, fewest_devices, step
 from onebasin.inference.methods import HMC, VI
 from onebasin.networks import MLP
 from onebasin.tensor_files import finite
@@ -140,6 +140,24 @@ def test_the_key_names_devices_that_change_the_result(monkeypatch):
         2,
         6,
     ]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("counts", "here", "needed"),
+    [((), 4, 1), ((1, 1), 4, 1), ((1, 5), 4, 3), ((4,), 4, 4), ((8,), 4, 4), ((5, 8), 3, 3)],
+)
+def test_the_fewest_devices_give_the_same_keys(monkeypatch, counts, here, needed):
+    stages = [Stage(make, Number(1)), *(Stage(spread, Number(count)) for count in counts)]
+
+    def keys(devices):
+        monkeypatch.setattr(jax, "devices", lambda: [None] * devices)
+        return [pickle.loads(pickle.dumps(stage)).key for stage in stages]
+
+    expected = keys(here)
+    assert fewest_devices(stages) == needed
+    assert keys(needed) == expected
+    assert needed == 1 or keys(needed - 1) != expected
 
 
 @pytest.mark.fast

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from onebasin.choices import PresetName
+from onebasin.cli import shared
 from onebasin.experiments import EXPERIMENTS
 
 
@@ -85,11 +86,13 @@ def run(config: Reproduce) -> None:
         return
     try:
         if config.cluster:
-            from onebasin.experiments.cluster import connect, perform_all
+            from onebasin.experiments.cluster import perform_all
 
             plans = [e.parts(work.preset, config.parts) for e in chosen.values()]
             stages = [s for parts in plans for plan in parts.values() for s in plan.values()]
-            with connect(config.cluster) as client:
+            every = [s for last in stages for s in last.lineage()]
+            with shared.cluster(config.cluster, every) as client:
+                assert client is not None
                 perform_all(client, work, stages)
         for experiment in chosen.values():
             _show_claims(reproduce(experiment, work, config.parts))

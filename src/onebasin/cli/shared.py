@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from onebasin.data import Dataset, Split
+    from onebasin.experiments.stage import Stage
     from onebasin.posterior import Header, Posterior
 
 DATA_FILES = (".npz", ".csv", ".parquet")
@@ -263,10 +264,16 @@ def print_result(result: Mapping[str, Any], text: str | Sequence[str], *, as_jso
     sys.stdout.flush()  # what comes after may fail
 
 
-def cluster(name: str | None) -> "AbstractContextManager[Client | None]":
-    """A client of the cluster that --cluster names, or None without one."""
+def cluster(
+    name: str | None, stages: "Iterable[Stage] | None" = None
+) -> "AbstractContextManager[Client | None]":
+    """A client of the cluster that --cluster names, or None without one.
+
+    The stages that it is for, if they are known, say how many devices its workers need.
+    """
     if not name:
         return nullcontext()
     from onebasin.experiments.cluster import connect
+    from onebasin.experiments.stage import fewest_devices
 
-    return connect(name)
+    return connect(name, None if stages is None else fewest_devices(stages))

@@ -64,7 +64,7 @@ def run(config: Sweep) -> None:
     if config.dry_run:
         return
     try:
-        with shared.cluster(config.cluster if left else None) as client:
+        with shared.cluster(config.cluster if left else None, left) as client:
             rows = run_sweep(grid, work, client)
     except KeyboardInterrupt as stop:
         stop.args = ("stopped; run the same command again to continue",)

@@ -4,12 +4,13 @@ A worker performs a stage exactly as a sequential run does, in the run folder, w
 must see. So a worker that is lost costs at most the time since its last checkpoint: the scheduler
 gives the stage to another one, which resumes it, and the files are the same.
 
-Fits are bit-identical to those of a sequential run if JAX has the same number of devices, so
-local workers get the number of this process, and every worker refuses a stage whose key it would
-compute differently (other data or other code).
+Fits are bit-identical to those of a sequential run if every device holds as many of them. Local
+workers get as few devices as that allows, since every device of a CPU adds threads. Every worker
+refuses a stage whose key it would compute differently (other data or other code).
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,20 +39,22 @@ NEEDED = "install it with pip install 'onebasin[cluster]'"
 
 
 @contextmanager
-def connect(cluster: str) -> "Iterator[Client]":
+def connect(cluster: str, devices: int | None = None) -> "Iterator[Client]":
     """A client of a cluster, closed on exit together with what it started.
 
     Args:
       cluster: "local:4" for four worker processes on this machine; the address of a scheduler,
         such as "tcp://host:8786"; or a YAML file for dask-jobqueue or dask-kubernetes:
         `class`, for example dask_jobqueue.SLURMCluster, `workers`, and its `options`.
+      devices: JAX devices of every worker process on this machine, if it has no GPU
+        (`fewest_devices` of the stages); by default as many as this process has.
     """
     try:
         distributed = import_module("distributed")
     except ImportError:
         raise ImportError(f"--cluster needs dask.distributed; {NEEDED}") from None
     if cluster.startswith(LOCAL):
-        with _local(distributed, _count(cluster)) as client:
+        with _local(distributed, _count(cluster), devices) as client:
             yield client
     elif cluster.startswith(ADDRESSES):
         try:
@@ -75,12 +78,13 @@ def _count(cluster: str) -> int:
 
 
 @contextmanager
-def _local(distributed: Any, workers: int) -> "Iterator[Client]":
-    """Worker processes with a share of the cores each, and as many devices as this process."""
+def _local(distributed: Any, workers: int, devices: int | None) -> "Iterator[Client]":
+    """Worker processes with a share of the cores each."""
     from dask import config
 
-    devices, cores = len(jax.devices()), available_cores()
-    threads = str(max(1, len(cores) // workers))
+    from onebasin.experiments.own_cores import OwnCores
+
+    threads = str(max(1, len(available_cores()) // workers))
     variables = (
         "NPROC",  # the threads of XLA
         "OMP_NUM_THREADS",
@@ -90,7 +94,7 @@ def _local(distributed: Any, workers: int) -> "Iterator[Client]":
     )
     environment = {**dict.fromkeys(variables, threads), "JAX_PLATFORMS": jax.default_backend()}
     if jax.default_backend() == "cpu":
-        environment["JAX_NUM_CPU_DEVICES"] = str(devices)
+        environment["JAX_NUM_CPU_DEVICES"] = str(devices or len(jax.devices()))
     if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
         environment["JAX_ENABLE_X64"] = "1"
     settings = {
@@ -103,6 +107,7 @@ def _local(distributed: Any, workers: int) -> "Iterator[Client]":
     }
     with (
         config.set(settings),
+        _variables(environment),
         distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
@@ -113,7 +118,26 @@ def _local(distributed: Any, workers: int) -> "Iterator[Client]":
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
+        client.register_plugin(OwnCores(workers))
         yield client
+
+
+@contextmanager
+def _variables(environment: Mapping[str, str]) -> Iterator[None]:
+    """The variables of workers in this process, which they inherit; restored on exit.
+
+    Dask prefers a variable of this process to its own setting, and leaves its settings behind here.
+    """
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -10,7 +10,7 @@ and the keys of its inputs. Whatever changes a result changes the key, and nothi
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -146,6 +146,17 @@ class Stage(PickledByFields):
 
     def __hash__(self) -> int:
         return hash((self.function, self.config, tuple(sorted(self.inputs.items()))))
+
+
+def fewest_devices(stages: Iterable[Stage]) -> int:
+    """On so few devices all stages would have the results, and the keys, that they have here."""
+    counts = {s.function.spreads(s.config) for s in stages if s.function.spreads is not None}
+
+    def held(devices: int) -> list[int]:
+        return [-(-count // devices) for count in sorted(counts)]
+
+    here = len(jax.devices())
+    return next(devices for devices in range(1, here + 1) if held(devices) == held(here))
 
 
 def encode(value: Any) -> Any:
