@@ -1,59 +1,76 @@
-"""The names in `choices` agree with the registries they mirror."""
+"""What decides the choices of a network, on networks written out here."""
 
-from typing import get_args
-
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from onebasin import choices
-from onebasin.alignment.activations import BY_DATA
-from onebasin.alignment.objective import OBJECTIVES
-from onebasin.data import NAMES, SOURCES, Dataset
-from onebasin.experiments import PRESETS
-from onebasin.likelihoods import NAMED
-from onebasin.networks import KINDS
-from onebasin.networks.named import WIDTHS
-from onebasin.pruning import prune
+from onebasin.symmetry import find_symmetry
+from onebasin.symmetry.choices import deciding, has_hidden_choices
 
 pytestmark = pytest.mark.fast
 
-
-def test_data():
-    assert get_args(choices.DataName) == NAMES == ("digits", "pydoc", *SOURCES)
-    assert all(name == source.name for name, source in SOURCES.items())
-    assert set(get_args(choices.SplitName)) <= set(Dataset.__dataclass_fields__)
+X = jnp.array([[0.3, -1.2, 2.0], [1.0, 0.1, -0.5]])
+W = jnp.array([[1.0, 2.0, 0.5], [0.2, -1.0, 0.0], [0.4, 0.3, -2.0]])
 
 
-def test_networks():
-    names = get_args(choices.NetworkName)
-    assert tuple(WIDTHS) == names == tuple(kind.lower() for kind in KINDS)
-    assert all(KINDS[kind].__name__ == kind for kind in KINDS)
+def test_networks_without_choices_have_nothing_that_decides():
+    assert deciding(lambda w, x: jax.nn.relu(x @ w).max(1), W, X) == []
+    assert deciding(lambda w, x: jnp.sort(x @ w, axis=1), W, X) == []
+    assert deciding(lambda w, x: jnp.where(x @ w > 0, x @ w, 0.1 * (x @ w)), W, X) == []
 
 
-def test_likelihoods():
-    assert get_args(choices.LikelihoodName) == tuple(NAMED)
-    assert all(kind.name == name for name, kind in NAMED.items())
+@pytest.mark.parametrize(
+    "choice",
+    [
+        lambda z: jnp.argmax(z, axis=1),
+        lambda z: jnp.argmin(z, axis=1),
+        lambda z: jax.lax.top_k(z, 2)[1],
+        lambda z: jnp.argsort(z, axis=1),
+        jax.jit(lambda z: jnp.argmax(z, axis=1)),
+        jax.checkpoint(lambda z: jnp.argmax(z, axis=1)),
+        *(jnp.floor, jnp.round, jnp.ceil),
+        lambda z: z > 0.5,
+        lambda z: jnp.less_equal(0.5, z),
+    ],
+)
+def test_the_operand_of_a_choice_decides_it(choice):
+    (found,) = deciding(lambda w, x: choice(x @ w), W, X)
+    np.testing.assert_array_equal(found, X @ W)
 
 
-def test_objectives():
-    weights, data = get_args(choices.WeightObjective), get_args(choices.DataObjective)
-    assert weights == tuple(OBJECTIVES)
-    assert data == BY_DATA
-    assert get_args(choices.ObjectiveName) == weights + data
+def test_choices_inside_loops_are_noticed():
+    def looped(w, x):
+        return jax.lax.scan(
+            lambda c, _: (c + jnp.argmax(x @ w, 1), None), jnp.zeros(2, int), None, 3
+        )
+
+    assert has_hidden_choices(looped, W, X)
+    assert not has_hidden_choices(lambda w, x: jnp.argmax(x @ w, 1), W, X)
+    assert not has_hidden_choices(
+        lambda w, x: jax.lax.scan(lambda c, _: (c @ w, None), x, None, 3), W, X
+    )
 
 
-def test_presets():
-    assert get_args(choices.PresetName) == PRESETS
+def routed(params, x):
+    """A factor that hidden units choose."""
+    h = jax.nn.relu(x @ params["in"])
+    chosen = jnp.argmax(h @ params["router"], axis=1)
+    return (h @ params["out"]) * jnp.where(chosen == 0, 1.0, 2.0)[:, None]
 
 
-def test_pruning_accepts_every_rule_and_scope():
-    params, std = {"w": jnp.arange(1.0, 5.0)}, {"w": jnp.array([4.0, 3.0, 2.0, 1.0])}
-    for by in get_args(choices.PruningRule):
-        for scope in get_args(choices.PruningScope):
-            assert prune(params, std, keep=0.5, by=by, scope=scope).by == by
-
-
-def test_a_wrong_choice_names_the_right_ones():
-    with pytest.raises(ValueError, match=r"^there is no split 'valid'; choose train or test$"):
-        choices.check_choice("valid", choices.SplitName, "split")
-    choices.check_choice("test", choices.SplitName, "split")
+def test_a_router_takes_part_in_the_scaling_of_the_units_that_it_reads():
+    rng = np.random.default_rng(0)
+    params = {
+        "in": rng.normal(size=(3, 4)),
+        "router": rng.normal(size=(4, 2)),
+        "out": rng.normal(size=(4, 2)),
+    }
+    symmetry = find_symmetry(routed, params, np.asarray(X, np.float64), kinds="all")
+    (group,) = symmetry.groups
+    assert group.kind == "scaled"
+    with jax.enable_x64(True):
+        for seed in range(50):
+            moved = symmetry.act(symmetry.random_transform(key=jax.random.key(seed)), params)
+            change = routed(moved, X) - routed(params, X)
+            assert np.abs(change).max() < 1e-9

@@ -3,9 +3,10 @@
 The places of a group come from the trace. At random parameters and in double precision random
 elements of each kind are tried, from the richest to the poorest: one is accepted if it leaves the
 outputs unchanged, and if leaving out one of its places changes them. Behind a choice, such as the
-code nearest to a vector, outputs are constant but for jumps, which a few trials may miss. So every
-place must also enter the derivative of the outputs, at half of the settings at least (at some, all
-units may be dead).
+code nearest to a vector, outputs are constant but for jumps, which a few trials may miss. So what
+decides a choice counts as an output (`symmetry/choices.py`), networks that choose inside loops are
+left with permutations, and every part of every place must also enter the derivative of the outputs,
+at half of the settings at least (at some, all units may be dead).
 
 - *Scales* are a null space (`symmetry/scalings.py`), which also gives the exponent of every place.
 - *Invertible matrices* act with the exponents of a scaling.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from onebasin.symmetry.symmetry import Symmetry
 
 MOST_PARTS = 9  # layers of a group whose signs are tried in all combinations
+SEEN = 1e-6  # effect on the outputs, of the largest: a false kind would then miss the tolerance
 ROLE_EXPONENTS = {"incoming": 1, "add": 1, "other": 1, "outgoing": -1, "multiply": 0}
 
 
@@ -45,6 +47,8 @@ def find_mixings(
 ) -> dict[str, Mixing]:
     """The mixing of every group that has one among `kinds`."""
     found: dict[str, Mixing] = {}
+    if trials[0].network.has_hidden_choices():
+        return found
     known = find_scalings(trials, symmetry.groups) if trials[0].double else {}
     for group in symmetry.groups:
         mixing = _Finder(symmetry, group, trials).mixing(kinds, known.get(group.name))
@@ -178,12 +182,17 @@ class _Finder:
 
     @cached_property
     def _differentiable(self) -> bool:
-        """Whether the outputs depend on every place by their derivative, at half the settings."""
-        slopes = [trial.slopes for trial in self.trials]
-        known = [slope for slope in slopes if slope is not None]
+        """Whether the outputs depend on all of every place by their derivative, at half the trials.
+
+        Parts that hardly matter, such as queries and keys of almost uniform attention, would pass
+        for parts that do not matter at all. Vectors may be such: a softmax removes a bias of keys.
+        """
+        effects = [effect for effect in (trial.effects for trial in self.trials) if effect]
         return all(
-            2 * sum(bool(np.any(place.rows(slope[place.leaf]))) for slope in known) >= len(known)
+            2 * sum(bool(np.all(_parts(place, effect) > SEEN)) for effect in effects)
+            >= len(effects)
             for place in self.places
+            if place.role != "add"
         )
 
     def change(self, mixing: Mixing) -> float:
@@ -236,6 +245,12 @@ def together(symmetry: "Symmetry", mixings: Mapping[str, Mixing], trials: Sequen
         if not trial.change(actions, params) <= max(t.tolerance for t in trials):
             return False
     return True
+
+
+def _parts(place: Place, effect: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The largest effect at each of the positions that move together with a unit."""
+    along = np.moveaxis(effect[place.leaf], place.axis, 0)[place.positions]
+    return along.reshape(*place.positions.shape, -1).max(axis=(0, 2))
 
 
 def _without(mixing: Mixing, key: tuple[str, int, int]) -> Mixing:

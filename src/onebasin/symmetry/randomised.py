@@ -9,6 +9,7 @@ import numpy as np
 from jax.extend import core
 
 from onebasin.networks import Apply
+from onebasin.symmetry.choices import deciding, has_hidden_choices
 from onebasin.trees import PyTree, path_name
 
 # Rounding in double precision, amplified by a deep network, stays many orders below the first
@@ -26,6 +27,8 @@ class Outputs:
     """The leaves of a network's outputs, as real numbers in double precision."""
 
     leaves: tuple[np.ndarray, ...]
+    deciding: tuple[np.ndarray, ...] = ()
+    """What decides choices, where it is compared too."""
 
     @property
     def informative(self) -> bool:
@@ -42,7 +45,8 @@ class Outputs:
         place of the range for a leaf that is constant or a single number.
         """
         furthest = 0.0
-        for mine, theirs in zip(self.leaves, reference.leaves, strict=True):
+        pairs = zip(self.leaves + self.deciding, reference.leaves + reference.deciding, strict=True)
+        for mine, theirs in pairs:
             width = np.ptp(theirs)
             size = np.abs(theirs).max()
             # Changes this small relative to the offset are the last digits of a double.
@@ -60,12 +64,20 @@ class Randomised:
     """A network on a few rows of a batch, in double precision or in its own."""
 
     def __init__(
-        self, apply: Apply, params: PyTree, x: Any, state: PyTree, *, double: bool, rows: int | None
+        self,
+        apply: Apply,
+        params: PyTree,
+        x: Any,
+        state: PyTree,
+        *,
+        double: bool,
+        rows: int | None,
+        choices: bool = False,
     ) -> None:
-        self.apply, self.double = apply, double
+        self.apply, self.double, self.choices = apply, double, choices
         self.params, self.state = map(_arrays, (params, state))
         self.x = self._rows_of(_arrays(x), rows)
-        self._jitted = jax.jit(apply)
+        self._jitted = jax.jit(self.evaluated)
 
     def settle(
         self, seed: list[int], *, afresh: bool = False
@@ -93,8 +105,18 @@ class Randomised:
         )
 
     def run(self, params: PyTree, state: PyTree) -> Outputs:
-        outputs = jax.tree.leaves(self._jitted(*self._operands(params, state)))
-        return Outputs(tuple(_as_real(np.asarray(leaf)) for leaf in outputs if np.size(leaf)))
+        both = self._jitted(*self.operands(params, state))
+        return Outputs(
+            *(tuple(_as_real(np.asarray(a)) for a in leaves if np.size(a)) for leaves in both)
+        )
+
+    def evaluated(self, *operands: Any) -> tuple[list[jax.Array], list[jax.Array]]:
+        """The leaves of the outputs, and what decides choices."""
+        outputs = jax.tree.leaves(self.apply(*operands))
+        return outputs, deciding(self.apply, *operands) if self.choices else []
+
+    def has_hidden_choices(self) -> bool:
+        return has_hidden_choices(self.apply, *self.operands(*self._templates()))
 
     def _nudged(self, params: PyTree, seed: list[int]) -> PyTree:
         """Every parameter changed by about one unit in its last place."""
@@ -111,7 +133,7 @@ class Randomised:
     def accepts_operands(self) -> bool:
         """Whether the network accepts operands of this precision and number of rows."""
         try:
-            jax.eval_shape(self.apply, *self._operands(*self._templates()))
+            jax.eval_shape(self.apply, *self.operands(*self._templates()))
         except (TypeError, ValueError):
             return False
         return True
@@ -120,7 +142,7 @@ class Randomised:
         """The coarsest precision in which it computes."""
         if not self.double:
             return "float32"
-        jaxpr = jax.make_jaxpr(self.apply)(*self._operands(*self._templates())).jaxpr
+        jaxpr = jax.make_jaxpr(self.apply)(*self.operands(*self._templates())).jaxpr
         return "float32" if _rounds_to_single(jaxpr) else "float64"
 
     def _templates(self) -> tuple[PyTree, PyTree]:
@@ -129,7 +151,7 @@ class Randomised:
 
         return jax.tree.map(template, self.params), jax.tree.map(template, self.state)
 
-    def _operands(self, params: PyTree, state: PyTree) -> tuple[Any, ...]:
+    def operands(self, params: PyTree, state: PyTree) -> tuple[Any, ...]:
         return (params, self.x) if self.state is None else (params, self.x, state)
 
     def _dtype(self, dtype: Any) -> Any:

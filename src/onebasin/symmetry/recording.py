@@ -6,28 +6,24 @@ nonlinearity (`units`) these are the inputs of the layers that read the group; b
 loops cannot be recorded.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
 from onebasin.networks import Apply
 from onebasin.symmetry import axes as ax
 from onebasin.symmetry.axes import Atom, Axis
+from onebasin.symmetry.evaluating import Site, evaluate
 from onebasin.symmetry.joints import undivided, views
 from onebasin.symmetry.layout import Layout, occurrences
 from onebasin.symmetry.rules import Value
-from onebasin.symmetry.rules_control import body_of
 from onebasin.symmetry.symmetry import Symmetry
 from onebasin.symmetry.tracing import Traced, to_layout, trace_network
 from onebasin.trees import PyTree
-
-Site: TypeAlias = tuple[int, ...]  # where an array is computed, see `rules.Value`
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,7 @@ class Recorder:
 
         def outputs(added: dict[Site, jax.Array]) -> jax.Array:
             leaves = jax.tree.leaves(operands)
-            found = _evaluate(self.traced.jaxpr, leaves, (), set(), {}, added)
+            found = evaluate(self.traced.jaxpr, leaves, added=added)
             return jax.numpy.concatenate([out.reshape(-1) for out in found])
 
         zeros = {site: jax.numpy.zeros_like(arrays[site]) for site in sites}
@@ -239,7 +235,7 @@ class Recorder:
         """The arrays at these sites of the trace, from one evaluation of the network."""
         operands = (params, x, state) if self.has_state else (params, x)
         found: dict[Site | None, Any] = {}
-        _evaluate(self.traced.jaxpr, jax.tree.leaves(operands), (), set(sites), found)
+        evaluate(self.traced.jaxpr, jax.tree.leaves(operands), (), set(sites), found)
         return found
 
 
@@ -275,37 +271,3 @@ def atoms_of_groups(traced: Traced, symmetry: Symmetry) -> dict[Atom, str]:
             "use the symmetry of find_symmetry"
         )
     return names
-
-
-def _evaluate(
-    jaxpr: Any,
-    operands: Sequence[Any],
-    path: Site,
-    wanted: set[Site],
-    found: dict[Any, Any],
-    added: Mapping[Site, Any] = MappingProxyType({}),
-) -> list[Any]:
-    """Evaluate a jaxpr, entering plain calls, and keep the results at the wanted sites.
-
-    The arrays in `added` are added to the results at their sites before these are used further.
-    """
-    env: dict[Any, Any] = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
-    env.update(zip(jaxpr.jaxpr.invars, operands, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else env[atom]
-
-    for index, eqn in enumerate(jaxpr.jaxpr.eqns):
-        inputs = [read(atom) for atom in eqn.invars]
-        body = body_of(eqn)
-        if body is not None:
-            outputs = _evaluate(body, inputs, (*path, index), wanted, found, added)
-        else:
-            outputs = eqn.primitive.bind(*inputs, **eqn.params)
-            outputs = outputs if eqn.primitive.multiple_results else [outputs]
-        for i, (variable, output) in enumerate(zip(eqn.outvars, outputs, strict=True)):
-            site = (*path, index, -1 - i)
-            env[variable] = output + added[site] if site in added else output
-            if site in wanted:
-                found[site] = output
-    return [read(atom) for atom in jaxpr.jaxpr.outvars]

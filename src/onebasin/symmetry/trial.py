@@ -32,7 +32,7 @@ def trials(
     failure: CannotRun | None = None
     for double, rows in ((True, ROWS), (True, None), (False, None)):
         with jax.enable_x64(double):
-            network = Randomised(apply, params, x, state, double=double, rows=rows)
+            network = Randomised(apply, params, x, state, double=double, rows=rows, choices=True)
             if double and not network.accepts_operands():
                 continue
             try:
@@ -74,12 +74,24 @@ class Trial:
             return self.network.run(params, self.state)
 
     @cached_property
-    def slopes(self) -> dict[str, np.ndarray] | None:
-        """One of the gradients, or None for a network that has no derivative."""
+    def effects(self) -> dict[str, np.ndarray] | None:
+        """How much each weight moves some outputs, by |θ ∂f/∂θ|, of what moves them most.
+
+        None for a network that has no derivative.
+        """
         try:
-            return next(self.gradients()) if self.double else None
+            slopes = next(self.gradients()) if self.double else None
         except WITHOUT_DERIVATIVE:
             return None
+        if slopes is None:
+            return None
+        found = {
+            leaf: np.abs(slope * self.leaves[leaf])
+            for leaf, slope in slopes.items()
+            if np.issubdtype(slope.dtype, np.inexact)
+        }
+        largest = max((float(own.max(initial=0)) for own in found.values()), default=0.0)
+        return {leaf: own / (largest or 1.0) for leaf, own in found.items()}
 
     def gradients(self) -> Iterator[dict[str, np.ndarray]]:
         """The gradients of random combinations of the outputs, by leaf, one after another."""
@@ -101,9 +113,9 @@ def _combined(
 
 
 def _flat(network: Randomised, params: PyTree, state: PyTree) -> list[jax.Array]:
-    extra = () if state is None else (state,)
     found = []
-    for leaf in jax.tree.leaves(network.apply(params, network.x, *extra)):
+    outputs, decisive = network.evaluated(*network.operands(params, state))
+    for leaf in [*outputs, *decisive]:
         parts = (leaf.real, leaf.imag) if jnp.iscomplexobj(leaf) else (leaf,)
         found += [part.reshape(-1) for part in parts if jnp.issubdtype(part.dtype, jnp.floating)]
     return found
