@@ -163,7 +163,8 @@ def test_workers_have_the_devices_that_they_are_given(monkeypatch):
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
     monkeypatch.delenv("NPROC", raising=False)
     with connect("local:1", devices=3) as client:
-        assert set(client.run(devices).values()) == {3}
+        found: Any = client.run(devices)
+        assert set(found.values()) == {3}
     assert os.environ["JAX_NUM_CPU_DEVICES"] == "2"
     assert "NPROC" not in os.environ
 
