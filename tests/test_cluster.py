@@ -90,6 +90,17 @@ def test_a_killed_worker_costs_only_the_time_since_its_checkpoint(client, run):
         assert all(start >= 10 for start in starts[1:])  # and did not begin again
 
 
+def test_workers_that_dask_gives_up_are_replaced(run):
+    """It closes the nanny of a worker that cannot register, as when its dead self still is."""
+    with connect("local:1") as client:
+        cluster: Any = client.cluster
+        (future,) = submit(client, run, [Stage(count_up, Count(200, 0.05))]).values()
+        (nanny,) = cluster.workers.values()
+        cluster.sync(nanny.close)
+        assert nanny.status.name == "closed"
+        assert future.result(timeout=120)
+
+
 def test_the_error_of_a_stage_names_it(client, run):
     with pytest.raises(ValueError, match="stage 'refuse: to 3': 3 is too many"):
         perform_all(client, run, [Stage(refuse, Count(3))])

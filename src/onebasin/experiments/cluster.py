@@ -10,7 +10,6 @@ refuses a stage whose key it would compute differently (other data or other code
 """
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,22 +17,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
-
 from onebasin.experiments.record import check_same, versions
 from onebasin.experiments.runner import Run
 from onebasin.experiments.stage import Stage
 from onebasin.experiments.yaml_files import read_yaml
 from onebasin.progress import reporting
-from onebasin.threads import available_cores
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
 LOCAL = "local:"
-LOSSES = (
-    100  # workers that a stage may lose before it is given up: fits resume, so losses are cheap
-)
 ADDRESSES = ("tcp://", "tls://", "ucx://", "ws://", "wss://")
 NEEDED = "install it with pip install 'onebasin[cluster]'"
 
@@ -54,7 +47,9 @@ def connect(cluster: str, devices: int | None = None) -> "Iterator[Client]":
     except ImportError:
         raise ImportError(f"--cluster needs dask.distributed; {NEEDED}") from None
     if cluster.startswith(LOCAL):
-        with _local(distributed, _count(cluster), devices) as client:
+        from onebasin.experiments.local_cluster import local_cluster
+
+        with local_cluster(_count(cluster), devices) as client:
             yield client
     elif cluster.startswith(ADDRESSES):
         try:
@@ -75,69 +70,6 @@ def _count(cluster: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= 1024:
         raise ValueError(f"--cluster {cluster} must give a number of workers, as in local:4")
     return int(text)
-
-
-@contextmanager
-def _local(distributed: Any, workers: int, devices: int | None) -> "Iterator[Client]":
-    """Worker processes with a share of the cores each."""
-    from dask import config
-
-    from onebasin.experiments.own_cores import OwnCores
-
-    threads = str(max(1, len(available_cores()) // workers))
-    variables = (
-        "NPROC",  # the threads of XLA
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-    )
-    environment = {**dict.fromkeys(variables, threads), "JAX_PLATFORMS": jax.default_backend()}
-    if jax.default_backend() == "cpu":
-        environment["JAX_NUM_CPU_DEVICES"] = str(devices or len(jax.devices()))
-    if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
-        environment["JAX_ENABLE_X64"] = "1"
-    settings = {
-        "distributed.scheduler.allowed-failures": LOSSES,
-        # A worker that is killed must not take the others' finished stages with it.
-        "distributed.comm.timeouts.connect": "30s",
-        "distributed.nanny.environ": environment,
-        "distributed.nanny.pre-spawn-environ": environment,
-        "distributed.admin.system-monitor.gil.enabled": False,
-    }
-    with (
-        config.set(settings),
-        _variables(environment),
-        distributed.LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=0,  # JAX holds its memory; pausing a worker would not free any
-            dashboard_address="127.0.0.1:0",
-            silence_logs=50,  # the loss of a worker is expected and handled
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        client.register_plugin(OwnCores(workers))
-        yield client
-
-
-@contextmanager
-def _variables(environment: Mapping[str, str]) -> Iterator[None]:
-    """The variables of workers in this process, which they inherit; restored on exit.
-
-    Dask prefers a variable of this process to its own setting, and leaves its settings behind here.
-    """
-    before = {name: os.environ.get(name) for name in environment}
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager
@@ -233,7 +165,7 @@ def failure(future: "Future", title: str) -> Exception:
         return type(error)(f"stage '{title}': {error}")
     if type(error).__name__ == "KilledWorker":
         return MemoryError(
-            f"stage '{title}' lost {LOSSES} workers; give each more memory, or run it alone"
+            f"stage '{title}' lost too many workers; give each more memory, or run it alone"
         )
     if isinstance(error, Exception):
         return error
