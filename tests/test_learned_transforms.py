@@ -12,6 +12,7 @@ import onebasin as ob
 from alignment_cases import same_tree
 from onebasin.alignment.soft_action import matrices_of, single_units, soft_act
 from onebasin.alignment.tangents import at_rest, exponential, in_algebra, tangent_act
+from onebasin.networks.described import DescribedNetwork
 from onebasin.symmetry import Permutation, Transform
 from test_kinds import flat, found
 
@@ -257,6 +258,34 @@ def test_signs_are_learned_with_the_permutations():
     )
     assert result.transform == symmetry.inverse(planted)
     assert same_tree(result.posterior, params)
+
+
+def test_hidden_units_beside_heads_are_matched_by_their_activations():
+    """Dimensions inside heads cannot be recorded; the hidden units are found in one step."""
+    net = ob.networks.ViT(patch=2, width=8, depth=1, heads=2, num_classes=3)
+    network = DescribedNetwork.of_module(net, (4, 4, 1))
+    x = np.random.default_rng(0).normal(size=(60, 4, 4, 1)).astype(np.float32)
+    symmetry = ob.find_symmetry(network, network.shapes, x[:2], kinds="all")
+    params = network.init(jax.random.key(0))
+    # Large enough that the order of hidden units matters to the loss.
+    params = symmetry.canonical(jax.tree.map(lambda leaf: 3 * leaf, params))
+    y = np.asarray(network.apply(params, x)).argmax(axis=-1)
+    still = symmetry.identity()
+    (hidden,) = (name for name in single_units(symmetry) if name.endswith("/up"))
+    order = np.random.default_rng(1).permutation(len(still[hidden]))
+    planted = Permutation({**still.indices, hidden: order})
+    result = ob.align(
+        symmetry.act(planted, params),
+        to=params,
+        symmetry=symmetry,
+        objective=ob.PathLoss(
+            network.apply, (x, y), steps=1, turns=0, exchanges=0, judged=30, progress="silent"
+        ),
+        starts="identity",
+        key=jax.random.key(0),
+    )
+    assert result.permutation == symmetry.inverse(planted)
+    assert result.score > result.starts[0].score
 
 
 def test_mistakes_are_refused(task):

@@ -1,5 +1,6 @@
 """Correlations of units at their sites, and the steps that learn from them."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import onebasin as ob
 from alignment_cases import random_like
 from onebasin.alignment.learning import Momentum, downhill
 from onebasin.alignment.unit_scores import BONUS, UnitScores, biased, mean_scores, project
+from onebasin.networks.described import DescribedNetwork
 
 
 def apply(params, x):
@@ -60,10 +62,36 @@ def test_units_that_cannot_be_recorded_have_no_scores(networks):
     to, mover, x = networks
     symmetry = ob.Symmetry.by_hand(to, {"hidden": [("w1", 1), ("b1", 0), ("w2", 0)]})
     blind = lambda params, x: jnp.zeros((len(x), 2)) + 0 * params["w2"].sum()
-    units = UnitScores.of(blind, x, to, symmetry)
+    with pytest.warns(UserWarning, match="units of hidden are not compared"):
+        units = UnitScores.of(blind, x, to, symmetry)
     assert units.kinds == ()
+    assert units.unseen == ("hidden",)
     ((scores),) = units.between(mover, to).values()
     assert not scores["hidden"].any()
+
+
+def test_groups_that_cannot_be_recorded_leave_the_others_their_scores():
+    """Dimensions inside a head with an order for each head cannot be; hidden units can."""
+    network = ob.networks.ViT(patch=2, width=8, depth=1, heads=2)
+    problem = DescribedNetwork.of_module(network, (4, 4, 1))
+    to, mover = (problem.init(jax.random.key(seed)) for seed in (0, 1))
+    x = np.random.default_rng(0).normal(size=(20, 4, 4, 1)).astype(np.float32)
+    symmetry = ob.find_symmetry(problem, to, x[:2], kinds="all").permutations
+    plain = ob.find_symmetry(problem, to, x[:2])
+    (hidden,) = (group.name for group in symmetry.groups if group.name.endswith("/up"))
+    units = UnitScores.of(problem, x, to, symmetry, wanted=[hidden])
+    inside = ("block1/attention/query.2", "block1/attention/value")
+    assert units.unseen == inside
+    expected = UnitScores.of(problem, x, to, plain).between(mover, to)
+    for kind, scores in units.between(mover, to).items():
+        assert {name: len(score) for name, score in scores.items()} == {
+            group.name: group.size for group in symmetry.groups
+        }
+        assert not any(scores[name].any() for name in inside)
+        np.testing.assert_array_equal(scores[hidden], expected[kind][hidden])
+        assert scores[hidden].any()
+    with pytest.warns(UserWarning, match=r"units of block1/attention/query\.2, .* are not"):
+        UnitScores.of(problem, x, to, symmetry)
 
 
 def test_the_mean_of_scores_is_taken_kind_by_kind():

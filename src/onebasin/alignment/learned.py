@@ -48,8 +48,9 @@ def check_learnable(symmetry: Symmetry, key: jax.Array | None) -> jax.Array:
 
 
 def units_of(objective: PathLoss, to: Alignable, symmetry: Symmetry) -> UnitScores:
-    """The scores of units on the training examples."""
-    return UnitScores.of(objective.network, objective.examples[0][:SEEN], to, symmetry)
+    """The scores of units on the training examples, of the groups that are learned one by one."""
+    single, x = single_units(symmetry), objective.examples[0][:SEEN]
+    return UnitScores.of(objective.network, x, to, symmetry.permutations, wanted=single)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +142,7 @@ def learn_transform(
         learner = TransformLearner(objective, task.losses)
         if objective.steps and single:
             start, current = best.element, Permutation({n: symmetry.identity()[n] for n in single})
-            units = units_of(objective, to, symmetry.permutations)
+            units = units_of(objective, to, symmetry)
             found = units.between(symmetry.act(start, posterior), to)
             every, signs = scores_and_signs(symmetry, found.values())
             losses = []

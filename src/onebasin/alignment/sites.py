@@ -134,17 +134,30 @@ class UnitSites:
     """
 
     def __init__(
-        self, apply: Apply, point: Point, x: PyTree, symmetry: Symmetry, which: Which
+        self,
+        apply: Apply,
+        point: Point,
+        x: PyTree,
+        symmetry: Symmetry,
+        which: Which,
+        *,
+        complete: bool = True,
     ) -> None:
         self.apply, self.point, self.x, self.symmetry = apply, point, x, symmetry
-        self.which = which
+        self.which, self.complete = which, complete
         self._recorders: dict[int, Recorder] = {}
         self._compiled: dict[int, Any] = {}
 
     @cached_property
     def found(self) -> tuple[UnitSite, ...]:
-        """Every site, group by group; refused if a group has none."""
+        """Every site, group by group; refused if a group has none and they are to be complete."""
         return self._found_by(self._recorder(self._batch_size))
+
+    @cached_property
+    def unseen(self) -> tuple[str, ...]:
+        """The groups without a site."""
+        seen = {site.group for site in self.found}
+        return tuple(group.name for group in self.symmetry.groups if group.name not in seen)
 
     @property
     def num_examples(self) -> int:
@@ -190,7 +203,9 @@ class UnitSites:
         if size not in self._recorders:
             params, state = self.point
             x = jax.tree.map(lambda leaf: leaf[:size], self.x)
-            self._recorders[size] = Recorder(self.apply, params, x, self.symmetry, state)
+            self._recorders[size] = Recorder(
+                self.apply, params, x, self.symmetry, state, complete=self.complete
+            )
         return self._recorders[size]
 
     def _found_by(self, recorder: Recorder) -> tuple[UnitSite, ...]:
@@ -205,7 +220,7 @@ class UnitSites:
                 found.setdefault((name, value.site), made)
         seen = {name for name, _ in found}
         for group in self.symmetry.groups:
-            if group.name not in seen:
+            if self.complete and group.name not in seen:
                 raise ValueError(
                     f"the units of group '{group.name}' cannot be recorded: no layer outside a "
                     "loop reads them; align this network by its weights"

@@ -6,7 +6,8 @@ nonlinearity, where sites at which units vary more count more. Neither gives the
 path for every pair of networks.
 """
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -54,12 +55,36 @@ class UnitScores:
     """None for a network whose units cannot be recorded: all its scores are zero."""
 
     @classmethod
-    def of(cls, network: NetworkLike, x: PyTree, to: Alignable, symmetry: Symmetry) -> "UnitScores":
-        sites = UnitSites(apply_of(network), point_of(to), x, symmetry, "all")
-        try:
-            return cls(symmetry, sites if sites.found else None)
-        except ValueError:
-            return cls(symmetry, None)
+    def of(
+        cls,
+        network: NetworkLike,
+        x: PyTree,
+        to: Alignable,
+        symmetry: Symmetry,
+        *,
+        wanted: Collection[str] | None = None,
+    ) -> "UnitScores":
+        """Groups that cannot be recorded are left out, and a warning names those that are wanted.
+
+        By default all groups are wanted.
+        """
+        sites = UnitSites(apply_of(network), point_of(to), x, symmetry, "all", complete=False)
+        units = cls(symmetry, sites if sites.found else None)
+        missing = [name for name in units.unseen if wanted is None or name in wanted]
+        if missing:
+            warnings.warn(
+                f"units of {', '.join(missing)} are not compared by their activations: tracing "
+                "finds no array outside a loop that carries them",
+                stacklevel=2,
+            )
+        return units
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """The groups whose units cannot be recorded: their scores are zero."""
+        if self.sites is None:
+            return tuple(group.name for group in self.symmetry.groups)
+        return self.sites.unseen
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -67,10 +92,11 @@ class UnitScores:
         return () if self.sites is None else ("correlations", "correlations after")
 
     def between(self, posterior: Alignable, to: Alignable) -> dict[str, Scores]:
-        """The scores of every kind; "none", which is zero, where units cannot be recorded."""
+        """The scores of every kind; "none", which is zero, where no units can be recorded."""
+        sizes = {group.name: group.size for group in self.symmetry.groups}
+        zeros = {name: np.zeros((sizes[name], sizes[name]), np.float32) for name in self.unseen}
         if self.sites is None:
-            groups = self.symmetry.groups
-            return {NONE: {g.name: np.zeros((g.size, g.size), np.float32) for g in groups}}
+            return {NONE: zeros}
         every = self.sites.moments(point_of(to), point_of(posterior))
         where: dict[str, list[str]] = {}
         for site in self.sites.found:
@@ -83,8 +109,9 @@ class UnitScores:
         # Units that appear before a nonlinearity alone are compared there.
         pooled = {n: _pooled(parts or every[n]).correlations() for n, parts in after.items()}
         return {
-            "correlations": {name: score.astype(np.float32) for name, score in mean.items()},
-            "correlations after": {n: score.astype(np.float32) for n, score in pooled.items()},
+            "correlations": zeros | {n: score.astype(np.float32) for n, score in mean.items()},
+            "correlations after": zeros
+            | {n: score.astype(np.float32) for n, score in pooled.items()},
         }
 
 

@@ -54,13 +54,21 @@ class Recorder:
     """
 
     def __init__(
-        self, apply: Apply, params: PyTree, x: Any, symmetry: Symmetry, state: PyTree | None = None
+        self,
+        apply: Apply,
+        params: PyTree,
+        x: Any,
+        symmetry: Symmetry,
+        state: PyTree | None = None,
+        *,
+        complete: bool = True,
     ) -> None:
+        """`complete` refuses groups that tracing does not find; without it they are `unseen`."""
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(x)):
             raise ValueError("recording needs a batch of inputs, not only its shape; pass arrays")
         self.x, self.symmetry, self.has_state = x, symmetry, state is not None
         self.traced = trace_network(apply, params, x, state)
-        self._names = atoms_of_groups(self.traced, symmetry)
+        self._names = atoms_of_groups(self.traced, symmetry, complete=complete)
 
     def units(self, params: PyTree, state: PyTree | None = None) -> dict[str, jax.Array]:
         """The units after the nonlinearity, [units, observations], of every group not `unseen`."""
@@ -252,8 +260,13 @@ def record(
     return recorder.units(params, state)
 
 
-def atoms_of_groups(traced: Traced, symmetry: Symmetry) -> dict[Atom, str]:
-    """The group of each traced atom, for a symmetry that may have been written by hand."""
+def atoms_of_groups(
+    traced: Traced, symmetry: Symmetry, *, complete: bool = True
+) -> dict[Atom, str]:
+    """The group of each traced atom, for a symmetry that may have been written by hand.
+
+    A group without an atom is refused if they are to be complete.
+    """
     names: dict[Atom, str] = {}
     own = {atom: str(i) for i, atom in enumerate(traced.names())}
     by_name = {name: atom for atom, name in own.items()}
@@ -265,7 +278,7 @@ def atoms_of_groups(traced: Traced, symmetry: Symmetry) -> dict[Atom, str]:
             if np.array_equal(positions, place.positions):
                 names[by_name[name]] = group.name
     missing = {g.name for g in symmetry.groups} - set(names.values())
-    if missing:
+    if missing and complete:
         raise ValueError(
             f"group '{min(missing)}' is not one that tracing this network finds; "
             "use the symmetry of find_symmetry"
