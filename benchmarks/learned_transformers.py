@@ -4,7 +4,8 @@
     python benchmarks/learned_transformers.py RUN     # writes results/learned_transformers.json
 
 The ends are those of the experiment: two fits with the gains folded, the second aligned over all of
-the symmetry by weights. From there `PathLoss` learns with several numbers of steps and rates. The
+the symmetry by weights. From there `PathLoss` learns with several numbers of steps, rates and spans
+of the path. Rows without `activations` are of a version that did not compare hidden units. The
 barrier is measured on test sequences, and on as many sequences of the training data: if it is
 the same there, what is left is not that too few examples were learned from. The correlations of
 hidden units say how alike the two networks are, whichever units are matched.
@@ -32,8 +33,9 @@ from onebasin.posterior import Posterior, load
 from onebasin.problem import Problem
 from onebasin.symmetry import Symmetry
 
-SETTINGS = ("0+0@0.03", "150+450@0.03", "150+250@0.1", "150+250@0.3", "500+300@0.1", "1600+300@0.1")
-"""Steps on permutations and matrices + on matrices alone @ the size of the steps of matrices."""
+SETTINGS = ("0+0@0.03", "500+300@0.1:0.4-0.6", "500+300@0.1:0.25-0.75", "1600+300@0.1:0.25-0.75")
+"""Steps on permutations and matrices + on matrices alone @ the size of the steps of matrices : the
+span of the path."""
 SEEN = 100  # sequences on which hidden units are compared
 
 
@@ -45,9 +47,12 @@ def measured(part: Part, run: Path, setting: str) -> dict[str, Any]:
     whole, learned = (run / "stages" / plan[f"align: {row}"].key for row in (WHOLE, LEARNED_WHOLE))
     q0, q1 = (load(whole / name) for name in (TARGET, POSTERIOR))
     over = plan[f"align: {LEARNED_WHOLE}"].config
-    counts, _, rate = setting.partition("@")
+    counts, _, sizes = setting.partition("@")
+    rate, _, ends = sizes.partition(":")
     steps, turns = (int(count) for count in counts.split("+"))
-    if (steps, turns, float(rate)) == (over.steps, over.turns, over.turning_rate):
+    low, high = map(float, ends.split("-")) if ends else PathLoss.span
+    given = (steps, turns, float(rate), (low, high))
+    if given == (over.steps, over.turns, over.turning_rate, tuple(over.span)):
         q1 = load(learned / POSTERIOR)
     elif steps + turns:
         objective = PathLoss(
@@ -55,6 +60,7 @@ def measured(part: Part, run: Path, setting: str) -> dict[str, Any]:
             steps=steps,
             turns=turns,
             turning_rate=float(rate),
+            span=(low, high),
             exchanges=over.exchanges,
             batch_size=over.batch_size,
             judged=over.judged,
@@ -64,6 +70,8 @@ def measured(part: Part, run: Path, setting: str) -> dict[str, Any]:
             q1, to=q0, symmetry=group, objective=objective, starts="identity", key=key
         ).posterior
     row: dict[str, Any] = {"steps": steps, "turns": turns, "rate": float(rate)}
+    if steps:
+        row |= {"span": [low, high], "activations": True}
     path = geodesic(q0, q1)
     for name, examples in (("test", task.data.test), ("train", task.data.train)):
         some = examples.first(part.examples)

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"<!-- results:([\w-]+) -->\n.*?<!-- /results:\1 -->", re.DOTALL)
 OPENING = re.compile(r"<!-- results:([\w-]+) -->")
 TEST_DATA = ", test data"
+DEFAULT_SPAN = (0.4, 0.6)  # of `PathLoss`, in records that name none
 OBJECTIVES = {
     "activations": "`Activations(network, x)`",
     "correlations": "`Activations(network, x, correlation=True, sites='after')`",
@@ -221,19 +222,24 @@ def learned_transformers(records: Records) -> str:
     """Barriers between two GPTs by how long the whole group is learned."""
     found = [row for name, row in records["learned_transformers"].items() if name != "machine"]
     rows = []
-    for row in sorted(found, key=lambda row: (row["steps"] + row["turns"], row["rate"])):
+    order = lambda row: (row["steps"] + row["turns"], "activations" in row, row["rate"])
+    for row in sorted(found, key=lambda row: (*order(row), row.get("span", ()))):
         alike = row["hidden units"]
+        low, high = row.get("span", DEFAULT_SPAN)
         rows.append(
             [
                 f"{row['steps']:,} + {row['turns']:,}",
                 f"{row['rate']:g}" if row["steps"] else "–",
+                f"{low:g} to {high:g}" if row["steps"] else "–",
+                ("yes" if "activations" in row else "no") if row["steps"] else "–",
                 f"{row['test']['barrier']:.3f}",
+                f"{row['test']['t']:.1f}",
                 f"{row['train']['barrier']:.3f}",
                 f"{alike['aligned']:.2f} of {alike['best']:.2f}",
             ]
         )
-    heads = ["steps", "rate", "barrier, test data", "barrier, training data"]
-    return markdown([*heads, "correlation of hidden units"], rows)
+    heads = ["steps", "rate", "span", "units compared", "barrier, test data", "highest at t"]
+    return markdown([*heads, "barrier, training data", "correlation of hidden units"], rows)
 
 
 def transformer_cost(records: Records) -> str:
