@@ -33,7 +33,13 @@ from onebasin.posterior import Posterior, load
 from onebasin.problem import Problem
 from onebasin.symmetry import Symmetry
 
-SETTINGS = ("0+0@0.03", "500+300@0.1:0.4-0.6", "500+300@0.1:0.25-0.75", "1600+300@0.1:0.25-0.75")
+SETTINGS = (
+    "0+0@0.03",
+    "500+300@0.1:0.4-0.6",
+    "500+300@0.1:0.25-0.75",
+    "1600+300@0.1:0.4-0.6",
+    "1600+300@0.1:0.25-0.75",
+)
 """Steps on permutations and matrices + on matrices alone @ the size of the steps of matrices : the
 span of the path."""
 SEEN = 100  # sequences on which hidden units are compared
@@ -52,7 +58,7 @@ def measured(part: Part, run: Path, setting: str) -> dict[str, Any]:
     steps, turns = (int(count) for count in counts.split("+"))
     low, high = map(float, ends.split("-")) if ends else PathLoss.span
     given = (steps, turns, float(rate), (low, high))
-    if given == (over.steps, over.turns, over.turning_rate, tuple(over.span)):
+    if given == (over.steps, over.turns, over.turning_rate, PathLoss.span):
         q1 = load(learned / POSTERIOR)
     elif steps + turns:
         objective = PathLoss(

@@ -89,13 +89,12 @@ class LearnOver:
 
 @dataclass(frozen=True)
 class LearnOverFaster(LearnOver):
-    """The same with larger steps of scales and matrices, and a span of the path of its own.
+    """The same with larger steps of scales and matrices.
 
     It is a type of its own so that the stages which were recorded without it keep their keys.
     """
 
     turning_rate: float = 0.1
-    span: tuple[float, float] = PathLoss.span
 
 
 def learn_over_seconds(config: LearnOver) -> float:
@@ -115,7 +114,6 @@ def learn_over(config: LearnOver, inputs: dict[str, Path], work: Work) -> dict[s
         steps=config.steps,
         turns=config.turns,
         turning_rate=config.turning_rate if faster else PathLoss.turning_rate,
-        span=config.span if faster else PathLoss.span,
         exchanges=config.exchanges,
         batch_size=config.batch_size,
         judged=config.judged,
