@@ -474,6 +474,7 @@ def checksums(records: Records) -> str:
 TABLES: dict[str, Callable[[Records], str]] = {
     "cluster-sweep": scaling_tables.cluster_sweep,
     "cluster-chain": scaling_tables.cluster_chain,
+    "cluster-workers": scaling_tables.workers,
     "draws": scaling_tables.draws,
     "threads": scaling_tables.threads,
     "readme": readme,

@@ -280,6 +280,18 @@ def planted(tmp_path):
             },
             "chain": {"10 Gbit/s": {"2": 1.698, "8": 3.56}},
         },
+        "sweep_workers": {
+            "fits": 16,
+            "seconds_one_worker": 100.0,
+            "seconds_two_workers": 50.0,
+            "seconds_one_worker_on_both_cores": 75.0,
+            "times_faster_with_two": 2.0,
+            "times_faster_than_one_on_both_cores": 1.5,
+            "kills": 20,
+            "stages": 40,
+            "stages_begun_again": 3,
+            "tables_equal": True,
+        },
         "sampler_speed": {
             "784-4-10 on 9 of mnist": {
                 "methods": {
@@ -424,6 +436,12 @@ EXPECTED = {
     "threads": [["MLP 3×64", "12.3 ms", "1.00×", "0.50×", "12.3 ms", "1.00×", "2.50×"]],
     "cluster-sweep": [["10 s", "360,000", "746 MB/s", "25%", "100%"]],
     "cluster-chain": [["10 Gbit/s", "1.7×", "3.6×"]],
+    "cluster-workers": [
+        ["one worker, one thread", "100 s", "2.00×", "–"],
+        ["one worker, the threads of both cores", "75 s", "1.50×", "–"],
+        ["two workers, one thread each", "50 s", "1.00×", "–"],
+        ["four workers, one killed 20 times", "–", "–", "3 of 40"],
+    ],
     "sampler-speed": [
         [
             *("784-4-10 on 9 of mnist", "HMC", "4,000", "1.042", "not reached", "50", "1×"),
