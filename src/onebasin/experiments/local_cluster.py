@@ -34,7 +34,7 @@ THREAD_VARIABLES = (
 def local_cluster(workers: int, devices: int | None = None) -> Iterator[Client]:
     """So many workers, with so many devices each; by default as many as this process has."""
     threads = str(max(1, len(available_cores()) // workers))
-    environment = dict.fromkeys(THREAD_VARIABLES, threads)
+    environment: dict[str, str] = dict.fromkeys(THREAD_VARIABLES, threads)
     environment["JAX_PLATFORMS"] = jax.default_backend()
     if jax.default_backend() == "cpu":
         environment["JAX_NUM_CPU_DEVICES"] = str(devices or len(jax.devices()))
@@ -85,7 +85,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(cluster: LocalCluster) -> Iterator[None]:
+def _replaced(cluster: Any) -> Iterator[None]:
     """Start workers again that are lost for good.
 
     Dask starts a worker again that dies while it works, and gives it up if it dies while it starts;
