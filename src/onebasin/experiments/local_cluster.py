@@ -10,7 +10,7 @@ import os
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
@@ -94,7 +94,7 @@ def _replaced(cluster: Any) -> Iterator[None]:
     stop = threading.Event()
 
     def watch() -> None:
-        while not stop.wait(WATCHED):
+        while not stop.wait(WATCHED) and cluster.status.name == "running":
             cluster.scale(len(cluster.worker_spec))
 
     watcher = threading.Thread(target=watch, name="onebasin-workers", daemon=True)
@@ -115,11 +115,12 @@ class OwnCores(WorkerPlugin):
         self.workers = workers
 
     def setup(self, worker: Any) -> None:
-        if not hasattr(os, "sched_setaffinity"):
+        if not os.path.isdir("/proc/self/task"):
             return  # macOS: the system decides
         cores = share(available_cores(), self.workers, number_of(worker.name))
         for thread in os.listdir("/proc/self/task"):  # Dask has started some already
-            os.sched_setaffinity(int(thread), cores)
+            with suppress(OSError):  # one may just have ended, and some systems refuse
+                os.sched_setaffinity(int(thread), cores)
 
 
 def share(cores: list[int], workers: int, number: int) -> list[int]:
