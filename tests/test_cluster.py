@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,11 @@ def test_workers_have_the_devices_of_this_process(client):
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinity")
 def test_workers_keep_to_their_share_of_the_cores(client):
     def cores() -> list[set[int]]:
-        return [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+        found = []
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(ProcessLookupError):  # it has just ended
+                found.append(os.sched_getaffinity(int(thread)))
+        return found
 
     found: Any = client.run(cores)
     by_worker = list(found.values())
