@@ -1,6 +1,7 @@
 """Posteriors for ArviZ: one variable per leaf, log likelihoods, and what the data would be."""
 
 import importlib
+import warnings
 from typing import Any
 
 import jax
@@ -48,7 +49,9 @@ def to_arviz(
     (2, 3, 2)
     """
     try:
-        arviz = importlib.import_module("arviz")
+        with warnings.catch_warnings():  # once a day it announces its next version
+            warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing", FutureWarning)
+            arviz = importlib.import_module("arviz")
     except ImportError:
         raise ImportError(
             "exporting to ArviZ needs ArviZ; install it with: pip install 'onebasin[arviz]'"
