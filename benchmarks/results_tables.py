@@ -242,6 +242,19 @@ def learned_transformers(records: Records) -> str:
     return markdown([*heads, "barrier, training data", "correlation of hidden units"], rows)
 
 
+def gpt_widths(records: Records) -> str:
+    """What is left between two GPTs of each width."""
+    found = {name: row for name, row in records["gpt_widths"].items() if name != "machine"}
+    rows = []
+    for name, row in sorted(found.items(), key=lambda item: int(item[0])):
+        alike, ends = row["hidden units"], sum(row["ends"]) / 2
+        barriers = [f"{row[way]:.3f}" for way in ("weights", "learned")]
+        share = f"{row['learned'] / row['weights']:.0%}"
+        rows.append([name, f"{ends:.3f}", *barriers, share, f"{alike['best']:.2f}"])
+    heads = ["width", "loss of the ends", "weights matched", "learned", "share left"]
+    return markdown([*heads, "correlation of best matches"], rows)
+
+
 def transformer_cost(records: Records) -> str:
     """Tracing a network of the size of ViT-Base, and aligning a shuffled copy."""
     record = records["transformer_costs"]
@@ -492,6 +505,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "checksums": checksums,
     "transformers": transformers,
     "learned-transformers": learned_transformers,
+    "gpt-widths": gpt_widths,
     "transformer-cost": transformer_cost,
     "mean-field-methods": mean_field_methods,
     "mclmc-bias": mclmc_bias,

@@ -87,6 +87,15 @@ def planted(tmp_path):
             },
             "machine": {},
         },
+        "gpt_widths": {
+            "24": {
+                "ends": [1.0, 1.5],
+                "weights": 2.0,
+                "learned": 0.5,
+                "hidden units": {"aligned": 0.2, "best": 0.456},
+            },
+            "machine": {},
+        },
         "kinds_planted": {
             "net": {
                 "exact": {"recovered": 99, "of": 100, "units right": 1.0},
@@ -456,6 +465,7 @@ EXPECTED = {
         ["net", "20", "2 scaled", "9", "5", "vectors: 3; without a name: 1"],
     ],
     "kinds-planted": [["net", "99 of 100", "7 of 100", "98.77 %"]],
+    "gpt-widths": [["24", "1.250", "2.000", "0.500", "25%", "0.46"]],
     "learned-transformers": [
         ["900 + 50", "0.1", "0.4 to 0.6", "no", "0.457", "0.6", "0.300", "0.12 of 0.46"],
         ["900 + 50", "0.1", "0.2 to 0.8", "yes", "0.400", "0.5", "0.200", "0.30 of 0.46"],
