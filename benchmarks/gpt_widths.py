@@ -1,6 +1,6 @@
 """What is left between two character GPTs over all of the symmetry, by their width.
 
-    python benchmarks/gpt_widths.py RUN [--widths 48 96 192]     # writes results/gpt_widths.json
+    python benchmarks/gpt_widths.py RUN [--widths 24 48 96 192]     # writes results/gpt_widths.json
 
 Two networks of each width are fitted with the settings of the experiment `transformers`, aligned
 over all of the symmetry by weights, and learned from there with the same number of steps. The
@@ -27,7 +27,7 @@ from onebasin.experiments.transformers import CPU, LEARNED_WHOLE, WHOLE
 from onebasin.paths import geodesic
 from onebasin.posterior import load
 
-WIDTHS = (24, 48, 96)
+WIDTHS = (24, 48, 96, 192)
 STEPS, TURNS = 300, 150
 
 
