@@ -37,7 +37,7 @@ def measured(run: Run, width: int) -> dict[str, Any]:
     over = LearnOverFaster(
         setting, steps=STEPS, turns=TURNS, exchanges=20, batch_size=16, judged=50
     )
-    part = replace(preset, setting=setting, learn=replace(preset.learn, setting=setting), over=over)
+    part = replace(preset, setting=setting, learn=None, over=over)
     stages = part.plan()
     for name in (WHOLE, LEARNED_WHOLE):
         run.perform(stages[f"align: {name}"])
